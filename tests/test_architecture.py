@@ -41,7 +41,7 @@ DOORS = {
     "torch": {
         "dpsweep.trainables.*",
         "dpsweep.testing.conformance",
-        "dpsweep.tracking.mlflow_models",
+        "dpsweep.study.model_graph",
         "dpsweep.tracking.registry.served",
     },
     "timm": {"dpsweep.trainables.*"},

@@ -48,6 +48,7 @@ from dpsweep.running.delivery import FLUSH_URGENT_S, deliver, log_best_model
 from dpsweep.running.ending import Conclusion, Ending, write_charges
 from dpsweep.running.gallery import Drawing
 from dpsweep.running.giving_up import give_up_claim
+from dpsweep.running.handing_on import HandingOn
 from dpsweep.running.modes.launch import Launch
 from dpsweep.running.modes.probing import run_composed
 from dpsweep.running.modes.sealed import erase, run_selection
@@ -59,7 +60,7 @@ from dpsweep.running.termination import Termination
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import enforced_terms, refuse_launch
 from dpsweep.study.study import Observer, Study
-from dpsweep.tracking import open_spool
+from dpsweep.tracking import open_spool, takes_graphs
 from dpsweep.trainables.data.loading import load_records
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 
@@ -171,18 +172,11 @@ def run_checked(
         write_charges(study)
         spool = open_spool(study.files, spec.tracking, observer.on_message, is_held=bool(selection))
         stack.enter_context(spool)
-        launch = Launch(
-            checked,
-            study,
-            ledger,
-            composition,
-            selection,
-            num_draws,
-            data,
-            NO_SUPPLIES,
-            observer,
-            target,
-        )
+        drawing = Drawing(study, is_wanted=spool.is_enabled and spec.tracking.pictures)
+        stack.callback(drawing.close)
+        hand_on = HandingOn(study, observer, drawing, is_wanted=takes_graphs(spec.tracking))
+        charged = (ledger, composition, selection, num_draws)
+        launch = Launch(checked, study, *charged, data, NO_SUPPLIES, observer, target, hand_on.take)
         conclusion = Conclusion(study, observer)
 
         def leave() -> None:
@@ -205,11 +199,12 @@ def run_checked(
                 else:
                     cluster.close()
                 erase(study)
-                observer.on_stage("logging the best model")
-                is_drawn = spool.is_enabled and spec.tracking.pictures
-                with contextlib.closing(Drawing(study, is_wanted=is_drawn)) as drawing:
-                    log_best_model(checked, study, spool, data, observer, on_shown=drawing.begin)
-                    drawing.finish(ending.state, ending.reason, observer)
+                hand_on.begin()
+                on_shown, taken = drawing.begin, hand_on.of
+                log_best_model(
+                    checked, study, spool, data, observer, on_shown=on_shown, taken=taken
+                )
+                drawing.finish(ending.state, ending.reason, observer)
         except BaseException as error:
             ending, first = _ending_of(error, selection), error
             if isinstance(error, KeyboardInterrupt):  # before trials ran: Ray Tune takes it then

@@ -35,6 +35,15 @@ print(json.dumps([scores, mlflow.models.get_model_info(sys.argv[2]).metadata["dp
 """
 
 
+WHOLE = """
+import sys
+from dpsweep.spec.study import SweepSpec
+from dpsweep.sweep import run_sweep
+result = run_sweep(SweepSpec.model_validate_json(sys.argv[1]))
+print(result.best().model_uri, "torch" in sys.modules)
+"""
+
+
 @pytest.fixture(scope="module")
 def over(tmp_path_factory, ray_cluster):
     """Noise that grows eightfold destroys what the first steps have learned."""
@@ -296,6 +305,25 @@ def test_the_gallery_is_in_the_store_and_of_the_same_model(over):
     total = sum(map(sum, matrix["counts"]))
     assert right / total == pytest.approx(result.best().metrics["test/accuracy"], abs=1e-12)
     assert (result.files.trial(result.best().trial_id) / "examples.png").exists()
+
+
+def test_the_driver_of_a_study_loads_no_torch(tmp_path):
+    """The process of the last trial hands the best model on; the driver here is a fresh one."""
+    raw = make_spec(tmp_path, "light")
+    raw["search"] |= {"num_trials": 3}
+    raw["tracking"]["pictures"] = True
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", WHOLE, json.dumps(raw)],
+        capture_output=True, text=True, timeout=300, cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    uri, is_loaded = done.stdout.split()[-2:]
+    assert uri.startswith("models:/m-")
+    assert is_loaded == "False"
+    study = load_sweep("light", root=tmp_path / "studies")
+    assert json.loads(study.files.confusion.read_text())["trial"] == study.best().trial_id
+    assert (study.files.pictures / "confusion.png").exists()
+    assert (study.files.trial(study.best().trial_id) / "examples.png").exists()
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import ray
@@ -22,6 +22,7 @@ from dpsweep.foundation.errors import (
     BudgetExceededError,
     LedgerError,
     LockedError,
+    ModelError,
     StorageError,
     SweepError,
     UnreachableError,
@@ -43,8 +44,11 @@ from dpsweep.trainables.execution.pace import Left
 from dpsweep.trainables.networks.own_models import look_in
 
 if TYPE_CHECKING:
+    from dpsweep.study.model_graph import ModelGraph
     from dpsweep.trainables.data.dataset import SweepData
     from dpsweep.trainables.execution.execution import TrialExecution
+    from dpsweep.trainables.execution.finished.handing import FinishedModel
+    from dpsweep.trainables.execution.finished.predictions import Shown
     from dpsweep.trainables.execution.settings import ExecutionSettings
 
 LOCK_TRIES = 90  # a second each; a database lets go of a dead node's locks within a minute
@@ -84,8 +88,7 @@ class DPTrainable(tune.Trainable):
         """
         import torch
 
-        import dpsweep.trainables.execution.execution  # noqa: F401
-
+        _execution()
         self._share = share = Share(config["cpu"], config["gpu"])  # of all trials of this actor
         torch.set_num_threads(share.threads)
         keep_freed_memory()
@@ -93,6 +96,7 @@ class DPTrainable(tune.Trainable):
             look_in(settings.started_in)
         self._settings, self._data = dataclasses.replace(settings, device=share.device), data
         self._execution: TrialExecution | None = None
+        self._finished: FinishedModel | None = None
         self._is_busy = self._is_leaving = False
         self._note = ""
         self._end: threading.Timer | None = None
@@ -124,14 +128,15 @@ class DPTrainable(tune.Trainable):
         return self._try_to_open(task)
 
     def _try_to_open(self, task: TrialTask) -> TrialExecution:
-        from dpsweep.trainables.execution.execution import TrialExecution
-
         check_admitted(self._settings.ledger, task.trial, task.full_plan, task.digest)
         if self._share.gpu:
             hold_to_share(self._share.gpu, TorchGpu())
         digest = task.digest
         task, self._note = as_it_fits(self._directory, task)
-        execution = TrialExecution(self._directory, task, settings=self._settings, data=self._data)
+        settings, data = self._settings, self._data
+        execution: TrialExecution = _execution().TrialExecution(
+            self._directory, task, settings=settings, data=data
+        )
         try:  # again, now that nobody can settle the trial without its knowledge
             check_admitted(self._settings.ledger, task.trial, task.full_plan, digest)
         except BaseException:
@@ -245,6 +250,42 @@ class DPTrainable(tune.Trainable):
         self.cleanup()
         return True
 
+    def show_model(self, directory: str, part: str | None, max_classes: int) -> Shown | None:
+        """Rebuild the best model of a finished trial; return what it predicts of a public part.
+
+        This process has torch, which the driver would have to load. Words of an error stay here:
+        they may quote a record.
+
+        Raises:
+            ModelError: It cannot be handed on from here.
+        """
+        from dpsweep.trainables.execution.finished.handing import FinishedModel
+
+        self.cleanup()
+        try:
+            self._finished = FinishedModel(
+                file_path(directory),
+                study_seed=self._settings.study_seed,
+                data=self._data,
+                supplies=self._settings.supplies,
+            )
+            return None if part is None else self._finished.show(part, max_classes)
+        except Exception:
+            raise ModelError("the model cannot be handed on from here") from None
+
+    def graph_of_model(self) -> ModelGraph:
+        """Return the graph of the model that ``show_model`` has rebuilt.
+
+        Raises:
+            ModelError: It cannot be handed on from here.
+        """
+        finished, self._finished = self._finished, None
+        try:
+            assert finished is not None
+            return finished.graph()
+        except Exception:
+            raise ModelError("the model cannot be handed on from here") from None
+
     def cleanup(self) -> None:
         """Release the trial's ledger."""
         if self._execution is not None:
@@ -252,6 +293,13 @@ class DPTrainable(tune.Trainable):
             self._execution = None
             if self._share.gpu:  # hooks tie a model to its engine, so it stays until this
                 gc.collect()
+
+
+def _execution() -> ModuleType:
+    """Return the module that executes trials; it loads torch."""
+    from dpsweep.trainables.execution import execution
+
+    return execution
 
 
 def _result(report: TrialReport) -> dict[str, Any]:

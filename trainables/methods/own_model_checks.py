@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from dpsweep.foundation.errors import ModelError
+from dpsweep.study.model_graph import trace
 from dpsweep.trainables.gradients.per_example import make_engine
 from dpsweep.trainables.networks.layers import head_layers, set_training_mode
 
@@ -94,10 +95,7 @@ def _check_export(model: nn.Module, name: str, info: DatasetInfo) -> None:
     with warnings.catch_warnings(), torch.no_grad():
         warnings.simplefilter("ignore")
         try:
-            graph = torch.export.export(
-                network, (records,), dynamic_shapes=[{0: torch.export.Dim.AUTO}]
-            )
-            graph.module()(torch.zeros(3, *info.input_shape))
+            trace(network, records).module()(torch.zeros(3, *info.input_shape))
         except Exception as error:  # torch and the user's code each raise their own kinds
             said = next(iter(str(error).splitlines()), type(error).__name__)[:200]
             raise ModelError(

@@ -143,14 +143,15 @@ def check_layers(spec: SweepSpec, info: DatasetInfo) -> None:
         )
 
 
-def _finished() -> ModuleType:
-    from dpsweep.trainables.execution import finished  # it loads torch
+def finished_trials() -> ModuleType:
+    """Return the module that rebuilds trials; it loads torch, which takes more than a second."""
+    from dpsweep.trainables.execution.finished import trials
 
-    return finished
+    return trials
 
 
 def _check_method(task: TrialTask) -> None:
-    able = [name for name in TRAINABLES if _finished().has_noise_figures(TRAINABLES[name])]
+    able = [name for name in TRAINABLES if finished_trials().has_noise_figures(TRAINABLES[name])]
     if task.method not in able:
         raise BadInputError(
             f"trial {task.trial} is of method {task.method}, which is not DP-SGD on a network",
@@ -167,7 +168,7 @@ def _layers_of(
     at: At,
     num_records: int,
 ) -> TrialLayers:
-    figures = _finished().trial_noise(
+    figures = finished_trials().trial_noise(
         task,
         data,
         supplies=supplies,

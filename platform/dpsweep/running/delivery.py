@@ -12,15 +12,20 @@ from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.process.interrupts import held
 from dpsweep.foundation.words import counted
 from dpsweep.planning.preflight import Preflight
-from dpsweep.results.layers import save_layers_figure
+from dpsweep.results.layers import finished_trials, save_layers_figure
 from dpsweep.results.origins import supplies_of
+from dpsweep.results.pictures.confusion import MAX_CLASSES
 from dpsweep.results.study import SweepResult
 from dpsweep.running.entries import label_of
-from dpsweep.running.gallery import show_predictions
+from dpsweep.running.gallery import keep_shown, public_part
+from dpsweep.running.handing_on import HandedOn
 from dpsweep.study.events import ModelLogged
 from dpsweep.study.study import Observer, Study
 from dpsweep.tracking import Spool
+from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.execution.finished.predictions import show
+from dpsweep.trainables.hooks import Pictures
 
 # As long as events arrive; a store that takes none for QUIET_S is not waited for.
 FLUSH_S, FLUSH_STEP_S, QUIET_S = 120.0, 5.0, 25.0
@@ -35,6 +40,7 @@ def log_best_model(
     observer: Observer,
     *,
     on_shown: Callable[[], None] = lambda: None,
+    taken: Callable[[int], HandedOn | None] = lambda trial: None,
 ) -> None:
     """Log the best trial's model to the tracking store, once; later launches try again.
 
@@ -49,6 +55,8 @@ def log_best_model(
         data: The study's records.
         observer: Hears of what cannot be had.
         on_shown: Called when what the model predicts is in the study's files, if it gets there.
+        taken: Returns what a trial's process has handed on of its model; of others, it is rebuilt
+            here.
     Raises:
         KeyboardInterrupt: Ctrl-C has come meanwhile; a model that was being logged is logged.
     """
@@ -60,7 +68,8 @@ def log_best_model(
         best = result.best().trial_id
     except NothingWithinBudgetError:
         return
-    if best not in study.view.model_uris:
+    handed = taken(best)
+    if best not in study.view.model_uris and handed is None:
         _finished()  # while the store catches up
     if not deliver(spool, observer):
         return
@@ -69,7 +78,7 @@ def log_best_model(
         spool.label_model(trial, label_of(result, trial))
     if best in study.view.model_uris and spool.has_model(best):
         return
-    _log(checked, study, spool, data, observer, on_shown, result)
+    _log(checked, study, spool, data, observer, on_shown, result, handed)
 
 
 @held()  # a step of seconds, which imports MLflow's writers
@@ -81,17 +90,10 @@ def _log(
     observer: Observer,
     on_shown: Callable[[], None],
     result: SweepResult,
+    handed: HandedOn | None,
 ) -> None:
     """Log the model of the best trial, the figures of it, and what it predicts."""
-    best, finished = result.best().trial_id, _finished()
-    try:
-        task = study.files.task(best)
-        supplies = supplies_of(checked.spec, study.files, study.view)
-        shared: Any = {"study_seed": checked.spec.seed, "data": data, "supplies": supplies}
-        model, example = finished.export_model(study.files.trial(best), task, **shared)
-    except SweepError as error:  # a task, a checkpoint or features that can no longer be had
-        observer.on_message(f"the best model is not in the tracking store: {error}")
-        return
+    best = result.best().trial_id
     figures: list[FilePath] = []
 
     def add(make: Callable[[], list[FilePath]]) -> None:
@@ -100,22 +102,35 @@ def _log(
         except SweepError as error:
             observer.on_message(f"not all of its figures are in the tracking store: {error}")
 
-    add(lambda: show_predictions(study, task, model, data))
+    directory, model, example = study.files.trial(best), None, None
+    try:
+        task = study.files.task(best)
+        supplies = supplies_of(checked.spec, study.files, study.view)
+        shared: Any = {"study_seed": checked.spec.seed, "data": data, "supplies": supplies}
+        if handed is None:
+            model, example = _finished().export_model(directory, task, **shared)
+    except SweepError as error:  # a task, a checkpoint or features that can no longer be had
+        observer.on_message(f"the best model is not in the tracking store: {error}")
+        return
+    if handed is not None:
+        model = handed.graph
+        figures += handed.figures
+    elif (part := public_part(study.spec)) is not None:
+        limits: Any = {"part": part, "max_classes": MAX_CLASSES}
+        add(lambda: keep_shown(study, best, show(directory, task, model, data, **limits)))
     on_shown()
     uri = spool.log_model(best, model, example, label_of(result, best))
     if uri is None:
         return
     add(lambda: save_layers_figure(checked.spec, study.files, task, data, supplies))
-    add(lambda: finished.draw_pictures(study.files.trial(best), task, **shared))
+    if issubclass(TRAINABLES[task.method], Pictures):
+        add(lambda: _finished().draw_pictures(directory, task, **shared))
     study.write(ModelLogged(best, uri, tuple(map(str, figures))))
 
 
 @held()  # torch calls Python from C++ while it is imported
 def _finished() -> ModuleType:
-    """Return the module that rebuilds trials; it loads torch, which takes more than a second."""
-    from dpsweep.trainables.execution import finished
-
-    return finished
+    return finished_trials()
 
 
 def deliver(spool: Spool, observer: Observer) -> bool:

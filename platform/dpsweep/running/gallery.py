@@ -6,71 +6,47 @@ import contextlib
 import os
 import subprocess
 import sys
-from typing import Any
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.results.page import drawing
-from dpsweep.results.pictures.confusion import MAX_CLASSES, keep_confusion
+from dpsweep.results.pictures.confusion import keep_confusion
 from dpsweep.results.study import OpenStudy, SweepResult
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer
-from dpsweep.study.trial import TrialTask
-from dpsweep.trainables.data.dataset import SweepData
-from dpsweep.trainables.execution.predictions import confusion_of, draw_examples, predict
-from dpsweep.trainables.execution.trial_data import records_for
+from dpsweep.trainables.execution.finished.predictions import Shown
 
 
-def show_predictions(
-    study: OpenStudy, task: TrialTask, model: Any, data: SweepData
-) -> list[FilePath]:
-    """Keep the confusion matrix of the best model, and show examples that it gets right and wrong.
-
-    Guarantees:
-        Only records of a part that the spec declares public are looked at: test records, else
-        validation records. Of such a model they are post-processing.
-
-    Args:
-        study: The study.
-        task: Its best trial.
-        model: Of that trial, a ``torch.nn.Module`` on the CPU.
-        data: The study's records.
-    Returns:
-        A sheet of examples, of images; else nothing.
-    """
-    data = records_for(data, task)
-    part = _public_part(study.spec)
-    if part is None or data.info.task != "classification" or not len(data.parts[part][1]):
-        return []
-    records, info = data.parts[part], data.info
-    predicted = predict(model, records[0])
-    if info.num_classes <= MAX_CLASSES:
-        counts = confusion_of(predicted, records[1], info.num_classes)
-        keep_confusion(
-            study.files, trial=task.trial, part=part, names=info.class_names, counts=counts
-        )
-    sheet = draw_examples(
-        study.files.trial(task.trial) / "examples.png",
-        records,
-        predicted,
-        class_names=info.class_names,
-        title=f"{part} records, declared public: wrong first, then right",
-    )
-    return [] if sheet is None else [sheet]
-
-
-def _public_part(spec: SweepSpec) -> str | None:
+def public_part(spec: SweepSpec) -> str | None:
+    """Return the part of the records that models may be shown on, or None."""
     if spec.data.test.visibility == "public":
         return "test"
     return "validation" if spec.data.validation.visibility == "public" else None
 
 
+def keep_shown(study: OpenStudy, trial: int, shown: Shown | None) -> list[FilePath]:
+    """Keep the confusion matrix of the best model; return its sheet of examples, if there is one.
+
+    Args:
+        study: The study.
+        trial: Its best one.
+        shown: What that trial's model predicts of the study's ``public_part``.
+    """
+    if shown is None:
+        return []
+    if shown.counts is not None:
+        keep_confusion(
+            study.files, trial=trial, part=shown.part, names=shown.names, counts=shown.counts
+        )
+    return [] if shown.sheet is None else [shown.sheet]
+
+
 class Drawing:
     """A study's pictures and its page, drawn by a process of its own.
 
-    The process loads what draws, which takes seconds, and is told when to draw what. Whoever makes
-    one closes it.
+    The process loads what draws, which takes seconds, and is told when to draw what. It starts when
+    it is first asked for something. Whoever makes one closes it.
 
     Args:
         study: The study, whose trials have ended.
@@ -78,36 +54,42 @@ class Drawing:
     """
 
     def __init__(self, study: OpenStudy, *, is_wanted: bool) -> None:
+        self._study, self._is_wanted = study, is_wanted
         self._process: subprocess.Popen[str] | None = None
         self._has_begun = False
-        if is_wanted:
-            command = [sys.executable, "-m", drawing.__package__, str(study.files.path)]
-            # The copy of this package that runs here, and nothing that lies about in this folder.
-            path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
-            pipe = subprocess.PIPE
-            self._process = subprocess.Popen(
-                command,
-                env={**_environment(), **path},
-                stdin=pipe,
-                stdout=pipe,
-                text=True,
-                start_new_session=True,  # Ctrl-C is this process's to answer
-            )
+
+    def load(self) -> None:
+        """Let what draws be loaded."""
+        if self._process is not None or not self._is_wanted:
+            return
+        command = [sys.executable, "-m", drawing.__package__, str(self._study.files.path)]
+        # The copy of this package that runs here, and nothing that lies about in this folder.
+        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
+        pipe = subprocess.PIPE
+        self._process = subprocess.Popen(
+            command,
+            env={**_environment(), **path},
+            stdin=pipe,
+            stdout=pipe,
+            text=True,
+            start_new_session=True,  # Ctrl-C is this process's to answer
+        )
 
     def begin(self) -> None:
-        """Let the pictures be drawn: what they show is in the study's files."""
-        self._ask("the pictures")
-        self._has_begun = True
+        """Let the pictures be drawn, once: what they show is in the study's files."""
+        if not self._has_begun:
+            self._has_begun = True
+            self.load()
+            self._ask("the pictures")
 
     def finish(self, state: str, reason: str, observer: Observer) -> None:
         """Let the page be drawn, which shows how the study has ended, and wait for it all.
 
         A picture that cannot be drawn is no reason to fail a study that has finished: it is said.
         """
+        self.begin()
         if self._process is None:
             return
-        if not self._has_begun:
-            self.begin()
         self._ask(f"{state} {reason}")
         words, _ = self._process.communicate()
         if self._process.returncode:

@@ -26,7 +26,7 @@ from dpsweep.tracking.registry.versions import CHAMPION, ModelRegistry, check_na
 from dpsweep.trainables.data.class_split import open_classes
 from dpsweep.trainables.data.loading import load_records
 from dpsweep.trainables.data.raw import preparation
-from dpsweep.trainables.execution.finished import export_model
+from dpsweep.trainables.execution.finished.trials import export_model
 from dpsweep.trainables.execution.trial_data import records_for
 
 _PACKAGES = {"array": (), "image": ("pillow",), "text": ("transformers", "tokenizers")}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpsweep.cluster.base import ClusterTarget
@@ -29,7 +29,7 @@ from dpsweep.running.recovery import LOST
 from dpsweep.running.tuner import make_tuner, run_trials, settings_of, share_of
 from dpsweep.schedulers.base import TrialPolicy, promotion
 from dpsweep.schedulers.hanging import HangWatch
-from dpsweep.schedulers.ray_adapter import PolicyScheduler, TuneListener
+from dpsweep.schedulers.ray_adapter import Ask, PolicyScheduler, TuneListener
 from dpsweep.search.searcher import TaskSearcher
 from dpsweep.search.sources import TaskSource
 from dpsweep.spec import facts
@@ -59,6 +59,7 @@ class Stage:
         observer: Who watches.
         policy: Stops and pauses trials; it has seen all earlier reports.
         fresh_attempts: True to begin a trial anew whose process died (accounting select).
+        on_last: Hears of the process of the last trial, when that has ended and none is left.
     """
 
     def __init__(
@@ -73,11 +74,12 @@ class Stage:
         observer: Observer,
         policy: TrialPolicy,
         fresh_attempts: bool = False,
+        on_last: Callable[[Ask], None] | None = None,
     ) -> None:
         self.checked, self.spec, self.study, self.ledger = checked, checked.spec, study, ledger
         self.composition, self.observer, self.policy = composition, observer, policy
         self.data, self.supplies = data, supplies
-        self.fresh_attempts = fresh_attempts
+        self.fresh_attempts, self._on_last = fresh_attempts, on_last
         self.running: set[int] = set()
         self.live: dict[int, TrialReport] = {}
         self.violation = ""
@@ -127,7 +129,7 @@ class Stage:
             spec.resources.max_failures,
             searcher,
             scheduler,
-            [TuneListener(self), self._watch()],
+            [TuneListener(self, self._on_free), self._watch()],
             storage=self.tune_path or files.path / "ray",
             settings=dataclasses.replace(self.settings(), recall=recall.word),
             data=self.data,
@@ -143,9 +145,19 @@ class Stage:
                 self.violation,
                 fix="nothing more was run; do not trust this study before the cause is known",
             )
-        is_moving = view.count(TrialState.RUNNING) + view.count(TrialState.PAUSED) > 0
-        is_interrupted |= is_moving or not source.is_exhausted
+        is_interrupted |= self._is_moving or not source.is_exhausted
         return "interrupted" if is_interrupted else "finished"
+
+    @property
+    def _is_moving(self) -> bool:
+        view = self.study.view
+        return view.count(TrialState.RUNNING) + view.count(TrialState.PAUSED) > 0
+
+    def _on_free(self, ask: Ask) -> None:
+        """Tell of the process of the last trial, which is asked for the best model."""
+        is_over = self._source is not None and self._source.is_exhausted and not self._is_moving
+        if self._on_last is not None and is_over and not self.violation:
+            self._on_last(ask)
 
     def _watch(self) -> HangWatch:
         minutes = self.spec.resources.hang_minutes

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterable, Set
 from typing import Any, Protocol, TypeVar
 
+import ray
 from ray import tune
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
@@ -23,6 +24,10 @@ _TUNE = {
 
 
 _Result = TypeVar("_Result")
+#: Calls a method of a trial's process, by name, and waits for the answer.
+Ask = Callable[..., Any]
+#: Seconds for an answer.
+ASK_S = 120.0
 
 
 class PastTune(BaseException):
@@ -284,16 +289,28 @@ def report_of(result: dict[str, Any]) -> TrialReport:
 
 
 class TuneListener(tune.Callback):
-    """Tells a listener of the ends of trials (of all else ``PolicyScheduler`` tells it)."""
+    """Tells a listener of the ends of trials (of all else ``PolicyScheduler`` tells it).
 
-    def __init__(self, listener: Listener) -> None:
+    Args:
+        listener: Who is told.
+        on_free: Hears after it, with what calls the trial's process, which has nothing to do now:
+            ``ask(method, *arguments)`` of its ``DPTrainable`` waits for the answer.
+    """
+
+    def __init__(
+        self, listener: Listener, on_free: Callable[[Ask], None] = lambda ask: None
+    ) -> None:
         self._listener: Listener | None = listener
+        self._on_free = on_free
 
     @_past_tune
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
         """Hand on an end, by plan, failure or policy."""
         assert self._listener is not None
         self._listener.on_end(trial.config["trial"])
+        actor = trial.temporary_state.ray_actor
+        if actor is not None:
+            self._on_free(lambda name, *given: ray.get(_call(actor, name, *given), timeout=ASK_S))
 
     @_past_tune
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
@@ -304,6 +321,10 @@ class TuneListener(tune.Callback):
     def __getstate__(self) -> dict[str, Any]:
         """Tune pickles callbacks with its experiment state, which is never read back."""
         return {"_listener": None}
+
+
+def _call(actor: Any, name: str, *given: Any) -> Any:
+    return getattr(actor, name).remote(*given)
 
 
 class StopWhen(tune.Stopper):

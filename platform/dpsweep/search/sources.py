@@ -104,7 +104,16 @@ class SearchSource:
         self._deadline = deadline
         self._pending: TrialTask | None = None
         self._num_unaffordable = 0
-        self.end_reason = ""
+        self._end_reason = ""
+
+    @property
+    def end_reason(self) -> str:
+        """Why no further trial will be started; "" as long as one may be."""
+        if self._waiting:
+            return ""
+        if not self._end_reason and self._num_admitted >= self._num_trials:
+            return "all trials were started"
+        return self._end_reason
 
     @property
     def is_exhausted(self) -> bool:
@@ -131,21 +140,18 @@ class SearchSource:
             self._suggestions.refuse(task.trial, "its plan does not fit into the study's budget")
             self._num_unaffordable += 1
             if self._num_unaffordable == MAX_UNAFFORDABLE_IN_A_ROW:
-                self.end_reason = "the study's budget is used up: no further trial fits into it"
+                self._end_reason = "the study's budget is used up: no further trial fits into it"
         return None
 
     def _suggest(self) -> TrialTask | None:
         """Return the next feasible suggestion; None, and the search is over, if there is none."""
         for _ in range(MAX_INFEASIBLE_IN_A_ROW):
-            if self._num_admitted >= self._num_trials:
-                self.end_reason = "all trials were started"
-                return None
             if self._deadline is not None and time.time() >= self._deadline:
-                self.end_reason = "search.max_time has passed"
+                self._end_reason = "search.max_time has passed"
                 return None
             suggestion = self._suggestions.ask()
             if suggestion is None:
-                self.end_reason = "every point of the grid was tried"
+                self._end_reason = "every point of the grid was tried"
                 return None
             number, values = suggestion
             try:

@@ -25,12 +25,14 @@ __all__ = [
     "read_run_ids",
     "refuse_unreachable",
     "refuse_uri",
+    "takes_graphs",
 ]
 
 #: Kind of tracker -> its class, made as ``Kind(uri, experiment, state_path)`` in the spool's thread
 #: (memory, for tests, takes nothing). ``state_path`` is a file of its own to remember in, if it
 #: must. The class may have ``refuse_uri(uri)`` and ``refuse_unreachable(uri, experiment)``: they
-#: raise a BadInputError before anything starts, the second one for a new study only.
+#: raise a BadInputError before anything starts, the second one for a new study only. With
+#: ``takes_graphs = True`` its ``log_model`` may get a ``ModelGraph`` in the place of a module.
 TRACKERS = Registry(
     "tracker",
     {
@@ -99,6 +101,11 @@ def refuse_unreachable(choice: TrackingChoice, name: str) -> None:
     check = getattr(TRACKERS[choice.kind], "refuse_unreachable", None)
     if check is not None:
         check(choice.uri, choice.experiment or name)
+
+
+def takes_graphs(choice: TrackingChoice) -> bool:
+    """Say whether a tracker stores a model that it is given as a graph, without torch."""
+    return choice.uri is not None and bool(getattr(TRACKERS[choice.kind], "takes_graphs", False))
 
 
 def open_spool(

@@ -65,9 +65,10 @@ class Tracker(Protocol):
 
         Args:
             trial: A trial that has a run.
-            model: A ``torch.nn.Module`` on the CPU.
+            model: A ``torch.nn.Module`` on the CPU; or its ``ModelGraph``, to a tracker whose class
+                says ``takes_graphs = True``: the driver need not load torch then.
             input_example: Array or tensor, shape (batch, ...): only its shape and dtype are used,
-                so that no record is ever stored beside a model.
+                so that no record is ever stored beside a model. None with a graph.
             label: What the model must carry: tags, description, metadata, privacy card.
         """
 

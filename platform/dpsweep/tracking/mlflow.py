@@ -9,9 +9,9 @@ from __future__ import annotations
 import getpass
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.durable import damage_of_sqlite, set_aside
@@ -20,6 +20,7 @@ from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.process.loading import loaded_whole
 from dpsweep.foundation.version import __version__
 from dpsweep.spec.tracking import database_of, masked
+from dpsweep.study.model_graph import ModelGraph
 from dpsweep.tracking.base import StoreDamagedError, StoreRefusedError, TrackingRefusedError
 from dpsweep.tracking.drafts import RunUpdate
 from dpsweep.tracking.mlflow_database import begin_database, refuse_unwritable
@@ -64,6 +65,9 @@ class MLflowTracker:
     Raises:
         BadInputError: The URI is a file store, or the experiment is deleted.
     """
+
+    #: ``log_model`` takes a ``ModelGraph``, too.
+    takes_graphs = True
 
     def __init__(self, uri: str, experiment: str, state_path: FilePath) -> None:
         if uri.startswith("file:") or ":/" not in uri:
@@ -301,6 +305,11 @@ class MLflowTracker:
         ``mlflow.pytorch.load_model(uri)`` needs neither this package nor trust in the file. The
         first dimension of the input is the batch and stays free.
 
+        Args:
+            trial: A trial that has a run.
+            model: A ``ModelGraph``, or the ``torch.nn.Module`` to make one of.
+            input_example: Of a module, as ``Tracker.log_model`` takes it.
+            label: What the model carries.
         Raises:
             BadInputError: The trial has no run.
         """
@@ -309,7 +318,12 @@ class MLflowTracker:
             raise BadInputError(f"trial {trial} has no tracking run, so its model is not logged")
         name = f"{self._state.study}-trial-{trial:04d}"
         constants = self._state.constants  # its run has what was searched
-        write = partial(write_model, model=model, input_example=input_example, label=label)
+
+        def write(path: Path, identity: Mapping[str, Any]) -> None:
+            is_traced = isinstance(model, ModelGraph)
+            graph = model if is_traced else ModelGraph.of(model, input_example)
+            write_model(path, identity, graph=graph, label=label)
+
         model_id = self._models.store(name, run_id, write, constants)
         parent = self._state.parent_run_id
         self._models.link(model_id, run_id, parent)

@@ -10,7 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.process.replacing import replaced
+import numpy as np
+
+from dpsweep.study.model_graph import ModelGraph
 from dpsweep.tracking.labels import downgraded_card
 from dpsweep.tracking.model_label import (
     CARD_FILE,
@@ -30,9 +32,7 @@ _CAP = "dp.trial_epsilon"  # of an earlier version, beside a claim that it is no
 _TAGS_OF_RUN = ("dp.private", "dp.records", "dp.validation", "dp.test", "dp.inherited_events")
 _MAX_TAG = 8000
 DESCRIPTION = "mlflow.note.content"
-#: MLflow reads the lists of files of all packages to see whether those that a model needs are
-#: installed; ``requirements`` names what is installed.
-_NOT_LOOKED_FOR = {"warn_dependency_requirement_mismatches": lambda requirements: None}
+_DATA = "data"  # folder of a logged model
 #: Tag that a version has from the start if dpsweep has made it.
 OURS = "dpsweep.trial"
 #: Kind of a logged model that is a version of the registry: it takes raw records.
@@ -224,59 +224,69 @@ def versions_of(client: MlflowClient, run_id: str) -> list[Any]:
 
 
 def write_model(
-    path: Path, identity: Mapping[str, Any], *, model: Any, input_example: Any, label: ModelLabel
+    path: Path, identity: Mapping[str, Any], *, graph: ModelGraph, label: ModelLabel
 ) -> None:
     """Write a network and its label to a directory, which is made.
 
     Args:
         path: The directory.
         identity: Arguments of MLflow's ``Model``.
-        model: On the CPU.
-        input_example: Only its shape and dtype are used.
+        graph: The network.
         label: What the model carries.
     """
     from mlflow.models import Model
 
     whole = Model(**identity, metadata={METADATA: dict(label.metadata)})
-    save_network(model, path, input_example, whole)
+    save_graph(graph, path, whole)
     (path / CARD_FILE).write_text(label.card)
 
 
-def save_network(model: Any, path: Path, input_example: Any, identity: Any = None) -> None:
-    """Write a network as a ``torch.export`` graph, the first dimension of whose input stays free.
+def save_graph(graph: ModelGraph, path: Path, identity: Any = None) -> None:
+    """Write a network as ``mlflow.pytorch.save_model`` does in the format ``pt2``, without torch.
 
     Args:
-        model: A ``torch.nn.Module`` on the CPU.
+        graph: The network.
         path: A directory, which is made.
-        input_example: Only its shape and dtype are used.
         identity: MLflow's ``Model`` that is written, or None.
     """
-    import mlflow.pytorch
-    import mlflow.utils.environment
-    import numpy as np
-    import torch
-    from mlflow.models import ModelSignature
-    from mlflow.types import Schema, TensorSpec
-
-    shape = tuple(input_example.shape[1:])
-    # Two zero records: a batch of one would be frozen into the exported graph.
-    example = np.zeros((2, *shape), dtype=np.asarray(input_example[:1]).dtype)
-    inputs = Schema([TensorSpec(example.dtype, (-1, *shape))])
-    with torch.no_grad():
-        rank = model.eval()(torch.from_numpy(example)).ndim  # 3 for a language model
-    outputs = Schema([TensorSpec(np.dtype(np.float32), (-1,) * rank)])
-    with warnings.catch_warnings(), replaced(mlflow.utils.environment, _NOT_LOOKED_FOR):
-        # What torch.export says of its own internals is nothing a user can act on.
+    with warnings.catch_warnings():
+        # What MLflow says of its own internals is nothing a user can act on.
         warnings.simplefilter("ignore")
-        mlflow.pytorch.save_model(
-            model,
-            str(path),
-            mlflow_model=identity,
-            signature=ModelSignature(inputs=inputs, outputs=outputs),
-            input_example=example,
-            serialization_format="pt2",
-            pip_requirements=requirements(),
-        )
+        _lay_out(graph, path, identity)
+
+
+def _lay_out(graph: ModelGraph, path: Path, identity: Any) -> None:
+    import mlflow.pyfunc
+    import yaml
+    from mlflow.models import Model, ModelSignature
+    from mlflow.models.utils import _save_example
+    from mlflow.types import Schema, TensorSpec
+    from mlflow.utils.environment import _mlflow_conda_env, _PythonEnv
+
+    zeros, whole = graph.zeros(), identity or Model()
+    inputs = Schema([TensorSpec(zeros.dtype, (-1, *graph.shape))])
+    outputs = Schema([TensorSpec(np.dtype(np.float32), (-1,) * graph.rank)])
+    (path / _DATA).mkdir(parents=True)
+    (path / _DATA / "model.pt2").write_bytes(graph.archive)
+    _save_example(whole, zeros, str(path))
+    whole.signature = ModelSignature(inputs=inputs, outputs=outputs)
+    whole.add_flavor("pytorch", model_data=_DATA, pytorch_version=graph.torch_version, code=None)
+    mlflow.pyfunc.add_to_model(
+        whole,
+        loader_module="mlflow.pytorch",
+        data=_DATA,
+        conda_env="conda.yaml",
+        python_env="python_env.yaml",
+        model_config={"device": None},
+        pickle_module_name="mlflow.pytorch.pickle_module",  # a name that its loader asks for
+    )
+    whole.model_size_bytes = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+    whole.save(str(path / "MLmodel"))
+    needed = requirements()
+    (path / "requirements.txt").write_text("\n".join(needed))
+    conda = _mlflow_conda_env(additional_pip_deps=needed, install_mlflow=False)
+    (path / "conda.yaml").write_text(yaml.safe_dump(conda, default_flow_style=False))
+    _PythonEnv.current().to_yaml(str(path / "python_env.yaml"))
 
 
 def rewrite_label(

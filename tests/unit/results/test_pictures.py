@@ -253,7 +253,9 @@ def test_an_interrupted_end_leaves_no_process_behind(study):
     from dpsweep.running.gallery import Drawing
 
     result = study("composed")
-    with pytest.raises(KeyboardInterrupt), closing(Drawing(result, is_wanted=True)) as drawing:
+    drawing = Drawing(result, is_wanted=True)
+    drawing.load()
+    with pytest.raises(KeyboardInterrupt), closing(drawing):
         raise KeyboardInterrupt
     assert drawing._process.poll() is not None
     assert not result.files.page.exists()

@@ -27,7 +27,7 @@ from dpsweep.study.study import Study
 from dpsweep.tracking import open_spool
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset, split_slots
 from dpsweep.trainables.data.sources import open_source
-from dpsweep.trainables.execution.finished import export_model
+from dpsweep.trainables.execution.finished.trials import export_model
 from dpsweep.trainables.features import choice
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow and torch.export warn of themselves

@@ -11,7 +11,7 @@ from whole_studies import make_spec
 from dpsweep.running.registering import open_model
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset, split_slots
 from dpsweep.trainables.data.sources import open_source
-from dpsweep.trainables.execution.finished import export_model
+from dpsweep.trainables.execution.finished.trials import export_model
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # MLflow and torch.export warn of themselves
 

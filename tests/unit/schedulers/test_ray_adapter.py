@@ -10,6 +10,7 @@ from ray.tune.schedulers import TrialScheduler
 from ray.tune.utils import flatten_dict
 
 from dpsweep.foundation.errors import SweepError
+from dpsweep.schedulers import ray_adapter
 from dpsweep.schedulers.epsilon_halving import EpsilonHalving
 from dpsweep.schedulers.fifo import FifoPolicy
 from dpsweep.schedulers.ray_adapter import PastTune, PolicyScheduler, TuneListener, report_of
@@ -20,6 +21,7 @@ class FakeTrial:
     def __init__(self, number, status=Trial.PENDING):
         self.config, self.status = {"trial": number}, status
         self.run_metadata = SimpleNamespace(num_failures=0)
+        self.temporary_state = SimpleNamespace(ray_actor=None)
 
     def set_status(self, status):
         self.status = status
@@ -73,6 +75,24 @@ class Listener:
 def result(number, score, step=10, rung=1, done=False):
     report = TrialReport(number, step, {"score": score, "secret": 1.0}, 0.5, rung=rung, done=done)
     return flatten_dict({"done": done, "report": dataclasses.asdict(report), "score": score})
+
+
+def test_a_process_is_free_once_its_trial_s_end_is_written(monkeypatch):
+    monkeypatch.setattr(ray_adapter.ray, "get", lambda answer, timeout: (*answer, timeout))
+    listener, asks = Listener(), []
+
+    def on_free(ask):
+        assert listener.calls[-1] == ("end", 1, False)
+        asks.append(ask)
+
+    callback, trial = TuneListener(listener, on_free), FakeTrial(1)
+    callback.on_trial_complete(0, [trial], trial)  # a paused one that was given up has none
+    assert asks == []
+    remote = SimpleNamespace(remote=lambda *given: ("answer to", *given))
+    trial.temporary_state.ray_actor = SimpleNamespace(show_model=remote)
+    callback.on_trial_complete(0, [trial], trial)
+    (ask,) = asks
+    assert ask("show_model", "here", None) == ("answer to", "here", None, ray_adapter.ASK_S)
 
 
 def promoting(

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pickle
 import subprocess
 import sys
 import time
@@ -11,9 +12,11 @@ from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.study.model_graph import ModelGraph
 from dpsweep.tracking import open_spool
 from dpsweep.tracking.base import StoreRefusedError, TrackingRefusedError
 from dpsweep.tracking.mlflow import MLflowTracker
+from dpsweep.tracking.mlflow_models import requirements, save_graph
 from dpsweep.tracking.spool import Spool
 from dpsweep.tracking.state import TrackingState, read_run_ids
 
@@ -472,6 +475,69 @@ def test_a_model_is_logged_once_and_loads_in_a_fresh_process(
     for path in Path(logged.artifact_location.removeprefix("file://")).rglob("*"):
         if path.suffix in (".json", ".npy", ".txt", ".yaml"):
             assert b"0.1234" not in path.read_bytes()
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.export and MLflow warn about themselves
+def test_a_graph_lies_there_as_mlflow_itself_would_lay_it(tmp_path) -> None:
+    """So that a new version of MLflow that lays it otherwise is noticed here."""
+    import mlflow.pytorch
+    import numpy as np
+    import torch
+
+    network, example = torch.nn.Linear(4, 3), np.zeros((2, 4), np.float32)
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    save_graph(ModelGraph.of(network, example), ours)
+    described = yaml.safe_load((ours / "MLmodel").read_text())
+    mlflow.pytorch.save_model(
+        network,
+        str(theirs),
+        signature=mlflow.models.ModelSignature.from_dict(described["signature"]),
+        input_example=example,
+        serialization_format="pt2",
+        pip_requirements=requirements(),
+    )
+    files = {path.relative_to(theirs) for path in theirs.rglob("*")}
+    assert {path.relative_to(ours) for path in ours.rglob("*")} == files
+    for file in files - {Path("MLmodel"), Path("data"), Path("data/model.pt2")}:
+        assert (ours / file).read_text() == (theirs / file).read_text(), file
+    expected = yaml.safe_load((theirs / "MLmodel").read_text())
+    own = {"model_uuid", "utc_time_created", "model_size_bytes"}
+    for name in own:
+        assert type(described[name]) is type(expected[name]), name
+    assert {k: v for k, v in described.items() if k not in own} == {
+        k: v for k, v in expected.items() if k not in own
+    }
+
+
+def test_a_graph_is_stored_without_torch(store_uri, state_path, tmp_path, story, label) -> None:
+    """In a process of its own: this one has loaded it."""
+    import torch
+
+    story.start()
+    story.start_trial(1)
+    story.report(1, 50, 1.2, 0.8)
+    story.end_trial(1, accuracy=0.7, value=0.8, best_step=50)
+    graph = ModelGraph.of(torch.nn.Linear(4, 3), torch.zeros(1, 4))
+    (tmp_path / "all.pickle").write_bytes(pickle.dumps((story.events, graph, label)))
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", STORE, store_uri, state_path, tmp_path],
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    uri, loaded = done.stdout.split()
+    assert uri.startswith("models:/m-")
+    assert loaded == "False"
+
+
+STORE = """
+import pickle, sys
+from pathlib import Path
+from dpsweep.tracking.mlflow import MLflowTracker
+events, graph, label = pickle.loads(Path(sys.argv[3], "all.pickle").read_bytes())
+tracker = MLflowTracker(sys.argv[1], "digits", Path(sys.argv[2]))
+tracker.handle(events)
+print(tracker.log_model(1, graph, None, label), "torch" in sys.modules)
+"""
 
 
 def test_a_model_needs_a_run(store_uri, state_path, label) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpsweep.cluster.base import ClusterTarget
@@ -12,6 +13,7 @@ from dpsweep.running.recovery import mend_tasks
 from dpsweep.running.stage import Stage
 from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.base import TrialPolicy
+from dpsweep.schedulers.ray_adapter import Ask
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialState, TrialTask
 from dpsweep.trainables.data.dataset import SweepData
@@ -33,6 +35,7 @@ class Launch:
         supplies: What the study has prepared for its trials besides.
         observer: Who watches.
         target: Where trials run, connected.
+        on_last: Hears of the process of the last trial of a search, when that has ended.
     """
 
     checked: Preflight
@@ -45,6 +48,7 @@ class Launch:
     supplies: Supplies
     observer: Observer
     target: ClusterTarget
+    on_last: Callable[[Ask], None] | None = None
 
     def policy(self) -> TrialPolicy:
         """Return a fresh policy of the spec's scheduler."""
@@ -63,9 +67,15 @@ class Launch:
         return policy
 
     def stage(
-        self, checked: Preflight, data: SweepData, supplies: Supplies, policy: TrialPolicy
+        self,
+        checked: Preflight,
+        data: SweepData,
+        supplies: Supplies,
+        policy: TrialPolicy,
+        *,
+        is_last: bool = False,
     ) -> Stage:
-        """Return a stage of this study."""
+        """Return a stage of this study; ``is_last`` if its best trial is the study's."""
         return Stage(
             checked,
             self.study,
@@ -75,6 +85,7 @@ class Launch:
             supplies=supplies,
             observer=self.observer,
             policy=policy,
+            on_last=self.on_last if is_last else None,
         )
 
 

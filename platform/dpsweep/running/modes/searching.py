@@ -84,7 +84,9 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
     study, files, spec = launch.study, launch.study.files, checked.spec
     features = prefetch(checked, data, launch.target, launch.observer)
     supplies = replace(launch.supplies, feature_root=features)
-    stage = launch.stage(checked, data, supplies, launch.policy())
+    # A search on other records is followed by a final run.
+    is_last = data is launch.data
+    stage = launch.stage(checked, data, supplies, launch.policy(), is_last=is_last)
     stage.replay(first=spec.num_starts)
     mend(launch, stage, checked, first=spec.num_starts)
     objectives = spec.search.objectives or (spec.search.metric,)

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from dpsweep.tracking.mlflow_models import requirements, save_network
+from dpsweep.study.model_graph import ModelGraph
+from dpsweep.tracking.mlflow_models import requirements, save_graph
 from dpsweep.tracking.mlflow_reach import quiet
 from dpsweep.tracking.model_label import CARD_FILE, METADATA, ModelLabel
 
@@ -66,7 +67,7 @@ class Package:
             from mlflow.models import Model
 
             network = Path(folder, "network")
-            save_network(self.network, network, self.inputs)
+            save_graph(ModelGraph.of(self.network, self.inputs), network)
             mlflow.pyfunc.save_model(
                 str(path),
                 python_model=str(_SERVED),

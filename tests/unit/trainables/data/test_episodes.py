@@ -19,7 +19,7 @@ from dpsweep.spec.study import DataSpec
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
 from dpsweep.trainables.data.episodes import Episodes
 from dpsweep.trainables.data.loading import load_dataset
-from dpsweep.trainables.execution.finished import export_model
+from dpsweep.trainables.execution.finished.trials import export_model
 from dpsweep.trainables.features import store as feature_store
 from dpsweep.trainables.features.spec import FeatureSpec
 from dpsweep.trainables.features.store import FeatureParts, FeatureStore

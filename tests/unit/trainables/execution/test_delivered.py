@@ -7,7 +7,7 @@ import torch
 
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.testing.conformance import MethodConformance
-from dpsweep.trainables.execution.finished import export_model
+from dpsweep.trainables.execution.finished.trials import export_model
 from dpsweep.trainables.methods.scatternet.scatternet import ScatterNet
 
 PLAN = Plan((EventRun(PoissonGaussian(3.0, 0.05), 50),))

@@ -26,7 +26,7 @@ from dpsweep.trainables.execution import checkpoints, execution, finished
 from dpsweep.trainables.execution.checkpoint_files import find, find_resumption
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.execution.execution import TrialExecution
-from dpsweep.trainables.execution.finished import export_model
+from dpsweep.trainables.execution.finished.trials import export_model
 from dpsweep.trainables.execution.pace import Left, Pace
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 

@@ -20,7 +20,7 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import SweepData
-from dpsweep.trainables.execution.finished import has_noise_figures, trial_noise
+from dpsweep.trainables.execution.finished.trials import has_noise_figures, trial_noise
 from dpsweep.trainables.gradients.layer_noise import LayerNoise, layer_noise
 from dpsweep.trainables.gradients.noise import SecretNoise
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine

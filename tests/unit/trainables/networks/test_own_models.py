@@ -14,7 +14,7 @@ import torch
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.running.nodes import own_code
 from dpsweep.trainables.data.dataset import DatasetInfo
-from dpsweep.trainables.execution.finished import export_model
+from dpsweep.trainables.execution.finished.trials import export_model
 from dpsweep.trainables.methods.bitfit.bitfit import BiTFiT
 from dpsweep.trainables.methods.classifier import ClassifierMethod
 from dpsweep.trainables.methods.dp_sgd import DPSGD

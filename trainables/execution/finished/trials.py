@@ -78,12 +78,16 @@ def draw_pictures(
 ) -> list[FilePath]:
     """Let a trial's method draw what it has to show, from public records, beside its checkpoints.
 
+    Args:
+        directory: Of the trial.
+        task: A trial of a method that has ``Pictures``.
+        study_seed: Seed of the study.
+        data: The study's records.
+        supplies: What it has besides.
     Raises:
         CheckpointError: The trial has no intact best checkpoint.
         ModelError: The method cannot draw them.
     """
-    if not issubclass(TRAINABLES[task.method], Pictures):
-        return []
     method = _best_of(directory, task, study_seed, data, supplies)[0]
     assert isinstance(method, Pictures)
     drawn: list[FilePath] = _asked(task.method, "pictures", lambda: method.pictures(directory))

@@ -3,18 +3,80 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dpsweep.foundation.file_paths import FilePath
-from dpsweep.trainables.data.dataset import Arrays
+from dpsweep.study.trial import TrialTask
+from dpsweep.trainables.data.dataset import Arrays, SweepData
 from dpsweep.trainables.data.picture_sheet import picture_sheet
+from dpsweep.trainables.execution.trial_data import records_for
 
 if TYPE_CHECKING:
     import torch
 
 _BATCH, _OF_EACH = 256, 20
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a model predicts of public records, to be shown.
+
+    Attributes:
+        part: ``test`` or ``validation``: the records, which are declared public.
+        names: Of the classes.
+        counts: Records by their class, then by the predicted one; None for too many classes.
+        sheet: PNG file with examples that it gets right and wrong; None where they are no images.
+    """
+
+    part: str
+    names: tuple[str, ...]
+    counts: list[list[int]] | None
+    sheet: FilePath | None
+
+
+def show(
+    directory: FilePath,
+    task: TrialTask,
+    model: torch.nn.Module,
+    data: SweepData,
+    *,
+    part: str,
+    max_classes: int,
+) -> Shown | None:
+    """Return what a trial's model predicts, and draw examples beside the trial's checkpoints.
+
+    Guarantees:
+        Only the named part is looked at. Of a public part and a released model it is
+        post-processing.
+
+    Args:
+        directory: Of the trial.
+        task: The trial.
+        model: Of the trial, on the CPU.
+        data: The study's records.
+        part: A part that is declared public.
+        max_classes: Of how many classes records are counted.
+    Returns:
+        None where the records have no one class each, or there are none.
+    """
+    data = records_for(data, task)
+    info, records = data.info, data.parts[part]
+    if info.task != "classification" or not len(records[1]):
+        return None
+    predicted, counts = predict(model, records[0]), None
+    if info.num_classes <= max_classes:
+        counts = confusion_of(predicted, records[1], info.num_classes)
+    sheet = draw_examples(
+        directory / "examples.png",
+        records,
+        predicted,
+        class_names=info.class_names,
+        title=f"{part} records, declared public: wrong first, then right",
+    )
+    return Shown(part, tuple(info.class_names), counts, sheet)
 
 
 def predict(model: torch.nn.Module, inputs: np.ndarray) -> np.ndarray:

@@ -1,0 +1,47 @@
+"""The graph of a network: any number of records, no code, no record."""
+
+import io
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+
+from dpsweep.study.model_graph import ModelGraph
+
+
+@pytest.fixture(scope="module")
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Conv2d(1, 4, 3), torch.nn.Dropout(0.5), torch.nn.Flatten(), torch.nn.Linear(144, 3)
+    ).train()
+
+
+@pytest.fixture(scope="module")
+def graph(network):
+    return ModelGraph.of(network, np.full((1, 1, 8, 8), 0.123456, np.float32))
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.export warns of itself
+def test_it_answers_as_the_network_for_any_number_of_records(network, graph):
+    loaded = torch.export.load(io.BytesIO(graph.archive)).module()
+    for number in (1, 2, 7):
+        x = torch.randn(number, 1, 8, 8)
+        assert torch.allclose(loaded(x), network.eval()(x), atol=1e-6)
+
+
+def test_it_says_what_goes_in_and_comes_out(graph):
+    assert (graph.dtype, graph.shape, graph.rank) == ("float32", (1, 8, 8), 2)
+    assert graph.zeros().shape == (2, 1, 8, 8)
+    assert graph.torch_version == torch.__version__
+    tokens = ModelGraph.of(torch.nn.Embedding(5, 4), np.ones((1, 6), np.int64))
+    assert (tokens.dtype, tokens.shape, tokens.rank) == ("int64", (6,), 3)
+    assert ModelGraph.of(torch.nn.Linear(4, 3), torch.ones(9, 4)).shape == (4,)
+
+
+def test_no_record_is_in_it(graph):
+    """Its example is one of zeros, whatever it was given."""
+    value = np.float32(0.123456).tobytes()
+    with zipfile.ZipFile(io.BytesIO(graph.archive)) as archive:
+        assert all(value not in archive.read(name) for name in archive.namelist())

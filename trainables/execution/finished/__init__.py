@@ -1,0 +1,1 @@
+"""A finished trial: its model as a graph, its predictions, its pictures."""
