@@ -35,7 +35,9 @@ def probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
         said = next(iter(str(error).splitlines()), type(error).__name__)
         raise ModelError(
             f"{name} fails on {shape} records: {said}",
-            fix="use another model, or larger images (model.image_size)",
+            fix="correct its forward"
+            if ":" in name  # the user's own
+            else "use another model, or larger images (model.image_size)",
         ) from error
     refuse_not_finite(model, name, logits)
     if not isinstance(logits, torch.Tensor) or logits.shape != (2, info.num_classes):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import reduce
 from typing import Literal
 
 from rich import box
@@ -14,6 +15,7 @@ from rich.text import Text
 
 from dpsweep.cli.base import stage
 from dpsweep.cli.tables import TALK, talk, width
+from dpsweep.foundation.errors import described
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.privacy.statement import shown_epsilon
@@ -22,6 +24,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.journal import StudyView
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialState
+from dpsweep.tracking.labels import joint_sampling
 
 LINE_EVERY_S = 5.0
 
@@ -75,7 +78,10 @@ class ProgressDisplay(Observer):
         if self._console.is_terminal:
             if self._panel_now is None:
                 self._since = time.monotonic()
-            self._panel_now = self._panel(view)  # drawn once a second, however many reports come
+            try:  # it is drawn once a second, however many reports come
+                self._panel_now = self._panel(view)
+            except Exception as error:  # a table that cannot be drawn is no reason to end a study
+                self._panel_now = Group(Text(f"no table can be drawn: {described(error)}"))
         elif any(trial.reports for trial in view.trials.values()) and (
             time.monotonic() - self._last_line >= LINE_EVERY_S
         ):
@@ -200,10 +206,8 @@ class ProgressDisplay(Observer):
             )
         for _ in range(self._num_rows - len(running)):
             table.add_row()
-        samplings = " and ".join(sorted({trial.sampling for trial in view.trials.values()}))
-        terms = Text(
-            f"steps and epsilon of one trial at its last report: {self._terms(samplings)}."
-        )
+        sampling = reduce(joint_sampling, (trial.sampling for trial in view.trials.values()), "")
+        terms = Text(f"steps and epsilon of one trial at its last report: {self._terms(sampling)}.")
         progress, best, eta = self._parts(view, with_terms=False)
         lines = f"{progress} | {eta}" if eta else progress, best
         summary = [Text(line, no_wrap=True, overflow="ellipsis") for line in lines]

@@ -12,6 +12,7 @@ from dpsweep.foundation.errors import (
 )
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.results.coverage import records_of_trial, with_caveats
+from dpsweep.results.tables.searched import searched_values
 from dpsweep.study.journal import on_test_records
 
 if TYPE_CHECKING:
@@ -47,7 +48,8 @@ def print_trials(
     test = on_test_records(result.spec.search.metric)
     is_tested = result.spec.data.test.visibility == "public"
     has_memory = explain and any(trial.memory_mb is not None for trial in result.results)
-    for trial in result.results if trials is None else trials:
+    trials = result.results if trials is None else trials
+    for trial, searched in zip(trials, searched_values(result, trials)):
         statement = trial.statement
         rows.append(
             {
@@ -69,7 +71,8 @@ def print_trials(
                 "step": trial.step,
                 "steps": f"{trial.steps_run}/{trial.num_steps}",
                 **({"memory MiB": trial.memory_mb} if has_memory else {}),
-                **{key: trial.config[key] for key in result.varied if key in trial.config},
+                # A record has the whole configuration, what was searched or not.
+                **(searched if output is Format.TABLE else {n: trial.config[n] for n in searched}),
             }
         )
     shown = {row["trial"] for row in rows}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 from dpsweep.foundation.errors import LedgerError, StudyError
@@ -38,6 +38,7 @@ from dpsweep.results.coverage import (
     CUT_SHORT,
     PUBLIC_MODEL,
     SO_FAR,
+    noise_of_scores,
     records_of_trial,
     released_by_study,
     with_caveats,
@@ -48,6 +49,7 @@ from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.study.launched import enforced_terms
 from dpsweep.study.trial import TrialState
+from dpsweep.tracking.labels import joint_sampling
 
 
 class Claims:
@@ -135,7 +137,7 @@ class Claims:
             )
         if not self.mode.is_sealed:
             lines.append(
-                f"epsilon: one trial alone, {self._line()}; it covers "
+                f"epsilon: one trial alone, {self._line(shown)}; it covers "
                 f"{self._released(self.mode.alone)}."
                 f"{self._unfinished(shown, is_so_far)}"
             )
@@ -148,7 +150,7 @@ class Claims:
                 f"For indication, {which} composed: epsilon={shown_epsilon(composed.epsilon)} "
                 f"({self._line()}); no guarantee, no filter was enforced."
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, *(noise_of_scores(self.spec) if lines else [])])
 
     def brief(
         self,
@@ -168,8 +170,7 @@ class Claims:
             claim that was given up is said with its reason, and so is what no epsilon covers.
         """
         parts = []
-        study, composed = self.study_statement(), self.composed()
-        terms = self._line()
+        study, composed, terms = self.study_statement(), self.composed(), self._line(shown)
         if self.downgraded:
             mode = self.spec.privacy.accounting
             parts.append(f"DOWNGRADED from {mode} to unaccounted, for good: {self.downgraded}.")
@@ -189,6 +190,7 @@ class Claims:
             by = "" if self.spec.privacy.accountant == "rdp" else " by rdp"
             whole = shown_epsilon(composed.epsilon)
             parts.append(f"For indication{by}, {which} composed: epsilon={whole}, no guarantee.")
+        parts += noise_of_scores(self.spec) if parts else []
         return " ".join([*parts, more] if parts else []).strip()
 
     def _unfinished(self, shown: Collection[int] | None, is_so_far: bool) -> str:
@@ -208,9 +210,12 @@ class Claims:
         """Return all that stands beside an epsilon of this study."""
         return self.spec.privacy_terms(sampling, accounting=self.accounting)
 
-    def _line(self) -> str:
-        """Return all that stands beside the epsilons of trials, in a line."""
-        return self._terms(self.sampling).line()
+    def _line(self, shown: Collection[int] | None = None) -> str:
+        """Return all that stands beside the epsilons of trials, of all or of some, in a line."""
+        if shown is None or self.mode.is_sealed or set(shown) >= set(self.view.trials):
+            return self._terms(self.sampling).line()
+        some = (self.trial_statement(self.view.trials[n]) for n in shown if n in self.view.trials)
+        return self._terms(reduce(joint_sampling, (s.sampling for s in some), "none")).line()
 
     @property
     def sampling(self) -> str:
@@ -316,12 +321,14 @@ class Claims:
             return statement
         if view.is_cut_short and self._has_promised(view):
             return self._final_statement(view)
-        privacy, charged, number = self.spec.privacy, view.charged, view.trial
-        if self.spec.start is None:
-            spent = trial_spent(self.files.ledger, number, at_least=charged)
-        else:
-            inherited = self._inherited(number)
-            spent = trial_covered(self.files.ledger, number, inherited, at_least=charged)
+        privacy, ledger, number = self.spec.privacy, self.files.ledger, view.trial
+        spent = trial_spent(ledger, number, at_least=view.charged)
+        if self.spec.start is not None:
+            try:
+                inherited = self.files.task(number).inherited
+            except StudyError:  # its task is lost; its ledger says it, too
+                inherited = inherited_events(read_records(trial_file(ledger, number)))
+            spent = trial_covered(ledger, number, inherited, at_least=view.charged)
         epsilon = epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant)
         self._check_reported(view, epsilon)
         return self._statement(epsilon, sampling=spent.sampling, released=self._released_by(view))
@@ -357,13 +364,6 @@ class Claims:
             return PUBLIC_MODEL
         return mode.trial
 
-    def _inherited(self, trial: int) -> Plan:
-        """Return what a trial has inherited; where its task is lost, what its ledger says."""
-        try:
-            return self.files.task(trial).inherited
-        except StudyError:
-            return inherited_events(read_records(trial_file(self.files.ledger, trial)))
-
     def _indicated(self) -> set[Plan]:
         """Return what is composed for indication: all that was run, or that of each episode."""
         if self.spec.episodes is None:
@@ -389,12 +389,10 @@ class Claims:
         """
         if self.spec.privacy.mode.is_sealed:
             return None
-        delta, which = self.spec.privacy.delta, "every trial ever run"
-        if self.spec.episodes is not None:
-            which = "every trial ever run on one episode"
+        delta, on = self.spec.privacy.delta, "" if self.spec.episodes is None else " on one episode"
         return self._statement(
             max(epsilon_of(plan, delta=delta, accountant="rdp") for plan in self._indicated()),
             accountant="rdp",
             sampling=self._spent.sampling,
-            released=f"{which} (indication, not a guarantee)",
+            released=f"every trial ever run{on} (indication, not a guarantee)",
         )

@@ -36,6 +36,17 @@ def caveats_of(spec: SweepSpec) -> list[str]:
     return caveats
 
 
+def noise_of_scores(spec: SweepSpec) -> list[str]:
+    """Say of noisy scores that they are noisy: one may be above 1, and the best one is too high."""
+    std = spec.data.validation.noise_std
+    if spec.data.validation.visibility != "noisy" or std is None:
+        return []
+    return [
+        f"Validation accuracies have Gaussian noise of standard deviation {std:g}: one may be "
+        "above 1 or below 0, and the best of several is likely too high."
+    ]
+
+
 def records_of_trial(spec: SweepSpec, records: str) -> str:
     """Say on which private records a trial's epsilon is; empty where it is on all of them."""
     if spec.searched_share is None:

@@ -20,6 +20,7 @@ from dpsweep.results.trial import TrialResult
 from dpsweep.running.entries import label_of
 from dpsweep.study.study import is_data_of
 from dpsweep.study.trial import TrialState
+from dpsweep.tracking.mlflow_models import logged_name
 from dpsweep.tracking.registry.loading import ServedModel, load_directory
 from dpsweep.tracking.registry.package import Package
 from dpsweep.tracking.registry.versions import CHAMPION, ModelRegistry, check_names
@@ -123,7 +124,7 @@ def register_model(
             fix="run the study's command again: it delivers what the store lacks",
         )
     registry, label = ModelRegistry(uri, chosen.run_id), label_of(result, chosen.trial_id)
-    logged = f"{result.name}-trial-{chosen.trial_id:04d}-registered"
+    logged = f"{logged_name(result.name, chosen.trial_id)}-registered"
     if registry.version_of(model) is None:
         with _package(result, chosen.trial_id) as package:
             placed = registry.place(model, alias, package, logged)

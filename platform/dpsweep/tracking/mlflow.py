@@ -29,6 +29,7 @@ from dpsweep.tracking.mlflow_models import (
     LoggedModels,
     fitting,
     fitting_text,
+    logged_name,
     write_model,
 )
 from dpsweep.tracking.mlflow_reach import CREDENTIALS, quiet, refusal, refuse_unreachable
@@ -316,7 +317,7 @@ class MLflowTracker:
         run_id = self._state.run_ids.get(trial)
         if run_id is None:
             raise BadInputError(f"trial {trial} has no tracking run, so its model is not logged")
-        name = f"{self._state.study}-trial-{trial:04d}"
+        name = logged_name(self._state.study, trial)
         constants = self._state.constants  # its run has what was searched
 
         def write(path: Path, identity: Mapping[str, Any]) -> None:

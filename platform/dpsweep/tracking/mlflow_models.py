@@ -218,6 +218,15 @@ class LoggedModels:
                 self._client.log_outputs(linked.info.run_id, [output])
 
 
+def logged_name(study: str, trial: int) -> str:
+    """Return the name of a trial's logged model, in which MLflow takes no dot.
+
+    >>> logged_name("digits_v1.2", 7)
+    'digits_v1-2-trial-0007'
+    """
+    return f"{study.replace('.', '-')}-trial-{trial:04d}"
+
+
 def versions_of(client: MlflowClient, run_id: str) -> list[Any]:
     """Return the versions in the registry that models of a run are, under whatever names."""
     return list(client.search_model_versions(f"run_id = '{run_id}'"))

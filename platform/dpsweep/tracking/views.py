@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from textwrap import wrap
 
 from dpsweep.tracking.schema import EPSILON, OBJECTIVE
 from dpsweep.tracking.state import TrackingState
@@ -38,7 +39,9 @@ def saved_view(state: TrackingState) -> str:
     score = state.metric or OBJECTIVE
     method = "params.`method`" if "method" in state.searched else "tags.`dpsweep.method`"
     searched = [name for name in state.searched if name != "method"]
-    columns = [f"metrics.`{score}`", f"metrics.`{EPSILON}`", method, "tags.`dpsweep.state`"]
+    terms = [f"tags.`dp.{name}`" for name in ("delta", "accounting", "records")]
+    columns = [f"metrics.`{score}`", f"metrics.`{EPSILON}`", *terms, method]
+    columns.append("tags.`dpsweep.state`")
     section = {"uuid": "dpsweep", "name": "Sweep", "display": True, "isReordered": True}
     section |= {"columns": 2, "cardHeight": 420}
     chart = {"metricSectionId": "dpsweep", "deleted": False, "isGenerated": False}
@@ -160,10 +163,16 @@ _STATES = {
 }
 
 
+def _as_code(text: str) -> str:
+    """Return a text as a block that Markdown shows as it is, in lines that a column can hold."""
+    lines = (wrapped for line in text.splitlines() for wrapped in wrap(line, 100) or [""])
+    return "\n".join(f"    {line}" for line in lines)
+
+
 def note_of_trial(trial: int, ended: str, reason: str, state: TrackingState) -> str:
     """Return the description of a trial's run; it names no epsilon, whose terms may change."""
     intro = state.intros.get(trial) or intro_of_trial(trial, {}, state)
-    because = f"\n\nReason: {reason}" if reason else ""
+    because = f"\n\nReason:\n\n{_as_code(reason)}" if reason else ""
     return (
         f"{intro} {_STATES[ended]}{because}\n\nIts epsilon is the metric `{EPSILON}`; what that "
         "depends on stands in the tags `dp.*`, what the study may claim on the parent run.\n"

@@ -100,3 +100,41 @@ def test_a_log_gets_no_line_before_there_is_something_to_tell(clock):
     reported.trials[0].reports.append({"step": 50, "epsilon": 1.0, "metrics": {}})
     display.on_view(reported)
     assert "0/10 trials" in console.file.getvalue()
+
+
+def shown_on_a_terminal(display, monkeypatch):
+    """Return what stands on a terminal after a view."""
+    monkeypatch.setattr(display._live, "start", lambda: None)
+    return " ".join(str(part) for part in display._panel_now.renderables if not_a_table(part))
+
+
+def not_a_table(part):
+    return not hasattr(part, "columns")
+
+
+def test_trials_of_different_samplings_are_shown_together(clock, monkeypatch):
+    """The terms beside the table are those of all its rows: mixed."""
+    display = ProgressDisplay(
+        SweepSpec(**SPEC), 10, Console(file=io.StringIO(), force_terminal=True)
+    )
+    trials = view((RUNNING, 0.5), (RUNNING, 0), (RUNNING, 0))
+    for number, sampling in enumerate(("poisson", "full_batch", "none")):
+        trials.trials[number].sampling = sampling
+    display.on_view(trials)
+    assert ", mixed, rdp, " in shown_on_a_terminal(display, monkeypatch)
+    trials.trials[1].sampling = "none"
+    display.on_view(trials)
+    assert ", poisson, rdp, " in shown_on_a_terminal(display, monkeypatch)
+
+
+def test_a_table_that_cannot_be_drawn_ends_no_study(clock, monkeypatch):
+    display = ProgressDisplay(
+        SweepSpec(**SPEC), 10, Console(file=io.StringIO(), force_terminal=True)
+    )
+
+    def fail(view):
+        raise ValueError("no such column")
+
+    monkeypatch.setattr(display, "_panel", fail)
+    display.on_view(view((RUNNING, 0.5)))
+    assert "no table can be drawn: ValueError" in shown_on_a_terminal(display, monkeypatch)

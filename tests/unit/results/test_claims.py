@@ -1,5 +1,8 @@
 """A claim is what the ledger enforced: whoever edits a spec afterwards is told nothing."""
 
+import shutil
+from pathlib import Path
+
 import pytest
 import yaml
 from whole_studies import make_spec
@@ -10,7 +13,7 @@ from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.results.coverage import CUT_SHORT
+from dpsweep.results.coverage import CUT_SHORT, noise_of_scores
 from dpsweep.results.study import load_sweep
 from dpsweep.running import entries
 from dpsweep.spec.study import SweepSpec
@@ -19,6 +22,7 @@ from dpsweep.study.launched import enforced_terms
 from dpsweep.study.study import Study
 from dpsweep.study.trial import TrialReport, TrialState
 
+OLD = Path(__file__).parents[2] / "golden" / "old_studies"
 PRIVACY = {
     "composed": {"accounting": "composed", "study_epsilon": 4.2},
     "unaccounted": {"accounting": "unaccounted"},
@@ -158,3 +162,24 @@ def test_a_trial_that_ran_its_plan_is_claimed_for_what_it_spent(tmp_path, mode, 
     assert "for information" not in released + statement.released + result.claims.brief()
     if mode == "public":
         assert result.study_statement().epsilon == spent
+
+
+def test_terms_beside_one_trial_are_those_of_that_trial(tmp_path, monkeypatch):
+    """One on public records draws no private one, whatever the others do."""
+    shutil.copytree(OLD, tmp_path / "studies")
+    monkeypatch.chdir(tmp_path)
+    result = load_sweep("public", root=tmp_path / "studies")
+    kinds = {view.records: number for number, view in result.view.trials.items()}
+    words = {kind: result.claims.brief({number}) for kind, number in kinds.items()}
+    assert "sampling=none" in words["public"]
+    assert "sampling=poisson" in words["private"]
+    assert "sampling=poisson" in result.claims.caption(set(result.view.trials))
+    assert "sampling=none" in result.claims.caption({kinds["public"]})
+
+
+def test_noisy_scores_are_said_to_be_noisy(tmp_path):
+    raw = make_spec(tmp_path, "noisy")
+    assert noise_of_scores(SweepSpec(**raw)) == []
+    raw["data"]["validation"] |= {"visibility": "noisy", "noise_std": 0.05}
+    (words,) = noise_of_scores(SweepSpec(**raw))
+    assert "standard deviation 0.05: one may be above 1" in words

@@ -20,9 +20,11 @@ from dpsweep.results.page import html
 from dpsweep.results.page.html import PAGE_BEGINS, page_of
 from dpsweep.results.page.story import story_of
 from dpsweep.results.pictures.confusion import keep_confusion
+from dpsweep.results.pictures.coordinates import parallel_coordinates
 from dpsweep.results.pictures.files import write_pictures
 from dpsweep.results.pictures.table import pictures_of
 from dpsweep.results.pictures.utility import _row
+from dpsweep.results.tables.searched import searched_values
 from dpsweep.search.importance import importances
 
 OLD = Path(__file__).parents[2] / "golden" / "old_studies"
@@ -112,6 +114,94 @@ def test_files_are_a_png_and_a_table_each(study, tmp_path):
     assert paths[1].read_text() == drawn[0].csv()
 
 
+def test_a_png_has_its_caption_with_all_terms(study, monkeypatch):
+    """It is shown alone: in MLflow, on slides."""
+    import vl_convert
+
+    charts = []
+    monkeypatch.setattr(vl_convert, "vegalite_to_png", lambda chart, scale: charts.append(chart))
+    drawn = [p for p in pictures_of(study("composed")) if "epsilon" in p.csv()]
+    for picture in drawn:
+        picture.png()
+    assert len(charts) > 2
+    for picture, chart in zip(drawn, charts, strict=True):
+        words = " ".join(chart["title"]["subtitle"])
+        assert words == f"Study composed. {' '.join(picture.caption.split())}"
+        for term in ("delta=1e-05", "add_or_remove_one", "poisson", "rdp", "composed", "example"):
+            assert term in words
+
+
+def trials_of(*configs, values, space, mode="max"):
+    """Return a made-up study whose trials have these configurations and scores."""
+    spec = SimpleNamespace(
+        space=space,
+        data=SimpleNamespace(validation=SimpleNamespace(visibility="public", noise_std=None)),
+    )
+    trials = [
+        SimpleNamespace(trial_id=n, config=config, value=value, metric="validation/accuracy")
+        for n, (config, value) in enumerate(zip(configs, values))
+    ]
+    varied = [n for n, c in space.items() if isinstance(c, dict) and n != "method"]
+    return SimpleNamespace(
+        spec=spec, results=trials, varied=varied, is_maximized=mode == "max",
+        state_of=lambda trial: "finished",
+    )  # fmt: skip
+
+
+SHAPES = {
+    "method": "dp_sgd",
+    "model.name": {"choice": ["a", "mine.networks:a_long_name", "z"]},
+    "noise.shape": {"choice": ["constant", "cosine"]},
+    "noise.end_ratio": {"uniform": [0.1, 2.0], "when": {"noise.shape": "cosine"}},
+}
+
+
+def config(model, shape, ratio=1.0):
+    return {
+        "method": "dp_sgd", "model.name": model, "noise.shape": shape, "noise.end_ratio": ratio
+    }  # fmt: skip
+
+
+def test_a_line_is_broken_where_a_value_means_nothing():
+    """A default that nobody has searched is no point of an axis."""
+    result = trials_of(
+        config("a", "constant"), config("mine.networks:a_long_name", "cosine", 0.5),
+        config("z", "cosine", 1.5), values=[0.5, 0.7, 0.9], space=SHAPES,
+    )  # fmt: skip
+    picture = parallel_coordinates(result)
+    of_ratio = {r["trial"]: r["height"] for r in picture.rows if r["axis"] == "noise.end_ratio"}
+    assert of_ratio == {0: None, 1: 0.0, 2: 1.0}
+    line, *texts = picture.chart["layer"]
+    assert line["mark"]["invalid"] == "break-paths-filter-domains"
+    labels = texts[0]["data"]["values"]
+    assert [row["label"] for row in labels if row["axis"] == "model.name"] == [
+        "a", "mine.networks…", "z"
+    ]  # fmt: skip
+    assert [r["label"] for r in labels if r["axis"] == "noise.end_ratio"] == ["0.5", "1.5"]
+    assert picture.png().startswith(b"\x89PNG")
+
+
+def test_good_lines_have_one_colour_whatever_is_good():
+    configs = config("a", "cosine", 0.5), config("z", "cosine", 1.5)
+    ranges = [
+        parallel_coordinates(trials_of(*configs, values=[0.1, 0.2], space=SHAPES, mode=mode)).chart[
+            "layer"
+        ][0]["encoding"]["color"]["scale"]["range"]
+        for mode in ("max", "min")
+    ]
+    assert ranges[0] == ranges[1][::-1]
+
+
+def test_what_nobody_searched_is_no_cell(study):
+    result = study("composed")
+    (row, *_) = searched_values(result, result.results)
+    assert list(row) == [name for name in result.varied if name in result.results[0].config]
+    made = trials_of(config("a", "constant"), values=[0.5], space=SHAPES)
+    assert searched_values(made, made.results) == [
+        {"model.name": "a", "noise.shape": "constant", "noise.end_ratio": None}
+    ]
+
+
 def test_every_picture_can_be_drawn(study):
     for picture in pictures_of(study("composed")):
         assert len(picture.png()) > 2000, picture.name
@@ -154,6 +244,25 @@ def test_the_page_says_what_was_asked_what_it_cost_and_what_won(study):
         assert f">{trial.trial_id}</td>" in text
     assert "Privacy card" in text
     assert str(result.spec.search.num_trials) in text
+
+
+def test_the_page_marks_the_best_trial(study):
+    result = study("composed")
+    table = story_of(result, version="").trials
+    marked = [row for row in table.rows if row[table.columns.index("best")] == "*"]
+    assert [row[table.columns.index("trial")] for row in marked] == [str(result.best().trial_id)]
+    assert "planned" in table.columns
+    public = story_of(study("public"), version="").trials
+    of = public.columns.index("records")
+    assert {row[of] for row in public.rows} == {"public", "private"}
+
+
+def test_learning_curves_of_public_trials_are_drawn_over_steps(study):
+    """They cost nothing, so against epsilon all of them stand at 0."""
+    curves = pictures(study("public"))["learning_curves"]
+    assert curves.title == "Learning curves against steps"
+    assert curves.chart["encoding"]["x"]["field"] == "step"
+    assert pictures(study("composed"))["learning_curves"].title.endswith("epsilon")
 
 
 def test_the_page_loads_nothing(study):

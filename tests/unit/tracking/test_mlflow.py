@@ -16,7 +16,7 @@ from dpsweep.study.model_graph import ModelGraph
 from dpsweep.tracking import open_spool
 from dpsweep.tracking.base import StoreRefusedError, TrackingRefusedError
 from dpsweep.tracking.mlflow import MLflowTracker
-from dpsweep.tracking.mlflow_models import requirements, save_graph
+from dpsweep.tracking.mlflow_models import logged_name, requirements, save_graph
 from dpsweep.tracking.spool import Spool
 from dpsweep.tracking.state import TrackingState, read_run_ids
 
@@ -538,6 +538,13 @@ tracker = MLflowTracker(sys.argv[1], "digits", Path(sys.argv[2]))
 tracker.handle(events)
 print(tracker.log_model(1, graph, None, label), "torch" in sys.modules)
 """
+
+
+@pytest.mark.parametrize("study", ["digits", "v1.2", "a_b-c.d.e"])
+def test_mlflow_takes_the_name_of_the_model_of_any_study(client, study) -> None:
+    experiment = client.create_experiment("names")
+    entry = client.create_logged_model(experiment, name=logged_name(study, 3))
+    assert entry.name == f"{study.replace('.', '-')}-trial-0003"
 
 
 def test_a_model_needs_a_run(store_uri, state_path, label) -> None:

@@ -94,7 +94,7 @@ def test_ends_are_told_apart_by_status_tag_and_description(
     run, parent = tracker.runs[0], tracker.runs[None]
     assert (run.status, run.tags["dpsweep.state"]) == (status, tag)
     assert words in run.note
-    assert f"Reason: {reason}" in run.note
+    assert f"Reason:\n\n    {reason}\n" in run.note
     assert run.note.startswith("Trial 0 of study digits: method=dp_sgd, optim.lr=0.5. ")
     assert "1.99" not in run.note  # its terms may change, and a description would not
     counted = {p.name: p.value for p in parent.metrics if p.name.startswith("search/")}
@@ -160,8 +160,9 @@ def test_the_saved_view_sorts_trials_by_score_and_shows_what_was_searched() -> N
     assert view["searchFilter"] == trials_filter(state)
     assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`validation/accuracy`", False)
     assert view["selectedColumns"] == [
-        "metrics.`validation/accuracy`", "metrics.`dp/epsilon`", "params.`method`",
-        "tags.`dpsweep.state`", "params.`optim.lr`",
+        "metrics.`validation/accuracy`", "metrics.`dp/epsilon`", "tags.`dp.delta`",
+        "tags.`dp.accounting`", "tags.`dp.records`", "params.`method`", "tags.`dpsweep.state`",
+        "params.`optim.lr`",
     ]  # fmt: skip
     scatter, parallel = view["compareRunCharts"]
     assert (scatter["xaxis"]["key"], scatter["yaxis"]["key"]) == (

@@ -13,8 +13,10 @@ from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.results.origins import reading_data
 from dpsweep.results.study import SweepResult
 from dpsweep.results.study_card import card
+from dpsweep.results.tables.searched import searched_values
 from dpsweep.results.trial import TrialResult
 from dpsweep.spec.facts import without_password
+from dpsweep.spec.search.section import EPSILON
 from dpsweep.study.journal import on_test_records
 from dpsweep.trainables.data.loading import describe_dataset
 
@@ -96,10 +98,12 @@ def _asked(result: SweepResult) -> list[Fact]:
     with reading_data(spec):
         info = describe_dataset(spec.data)
     better = "high is good" if result.is_maximized else "low is good"
+    objectives = spec.search.objectives or (spec.search.metric,)
+    scores = [f"{o}, {'low is good' if o == EPSILON else better}" for o in objectives]
     return [
         ("Data", f"{info.name}, {info.num_private} private records as declared"),
         ("Accounting", f"{spec.privacy.accounting}: {spec.privacy.mode.claim}"),
-        ("Score", f"{spec.search.metric}, {better}"),
+        ("Score", "; ".join(scores)),
         ("Search", f"{spec.search.sampler} over {', '.join(result.varied) or 'one configuration'}"),
         ("Scheduler", spec.scheduler.type),
     ]
@@ -109,7 +113,7 @@ def _won(result: SweepResult) -> tuple[list[Fact], list[Fact]]:
     try:
         best = result.best()
     except NothingWithinBudgetError as error:
-        return [("No best trial", str(error))], []
+        return [("No best trial", error.message)], []
     number = [] if result.spec.privacy.mode.is_sealed else [("Trial", str(best.trial_id))]
     scores = {best.metric: best.value, **best.metrics}
     facts: list[Fact] = [
@@ -148,28 +152,48 @@ def _without_scores(reason: str) -> str:
 
     >>> _without_scores("0.53 at rung 1 of 2 is below the cut-off 0.86 (best 1 of 5)")
     'at rung 1 of 2: below the cut-off'
+    >>> _without_scores("nets:small fails on 8x8 records: no such layer")
+    'nets:small fails on 8x8 records'
     """
     judged = re.fullmatch(r"\S+ (at rung \d+ of \d+) is (\w+ the cut-off) .*", reason)
     if judged:
         return f"{judged[1]}: {judged[2]}"
-    return reason.partition(":")[0].partition(";")[0]
+    return reason.partition(": ")[0].partition(";")[0]
 
 
 def _trials(result: SweepResult) -> Table:
     spec = result.spec
     test = on_test_records(spec.search.metric)
     is_tested = spec.data.test.visibility == "public"
-    rows = [_trial(result, trial, test if is_tested else None) for trial in result.results]
+    trials, best = result.results, _best_id(result)
+    rows = [
+        {**_trial(result, trial, test if is_tested else None, best), **searched}
+        for trial, searched in zip(trials, searched_values(result, trials))
+    ]
     names = list(dict.fromkeys(name for row in rows for name in row))
     numeric = [all(_is_number(row.get(name)) for row in rows) for name in names]
     cells = [[as_cell(row.get(name)) for name in names] for row in rows]
     return Table(names, cells, numeric)
 
 
-def _trial(result: SweepResult, trial: TrialResult, test: str | None) -> Mapping[str, Any]:
+def _best_id(result: SweepResult) -> int | None:
+    try:
+        return result.best().trial_id
+    except NothingWithinBudgetError:
+        return None
+
+
+def _trial(
+    result: SweepResult, trial: TrialResult, test: str | None, best: int | None
+) -> Mapping[str, Any]:
+    spec, number = result.spec, trial.trial_id
+    has_kinds = spec.privacy.mode.is_public_search or spec.search.on is not None
     return {
-        "trial": trial.trial_id,
+        **({} if best is None else {"best": "*" if number == best else ""}),
+        "trial": number,
         "state": result.state_of(trial),
+        **({"records": result.view.trials[number].records} if has_kinds else {}),
+        **({} if spec.final_trial is None else {"run": spec.run_of(number)}),
         "method": trial.config.get("method"),
         trial.metric: trial.value,
         **({test: trial.metrics.get(test)} if test else {}),
@@ -177,7 +201,7 @@ def _trial(result: SweepResult, trial: TrialResult, test: str | None) -> Mapping
         "sampling": trial.statement.sampling,
         "step": trial.step,
         "steps": trial.steps_run,
-        **{name: trial.config.get(name) for name in result.varied},
+        "planned": trial.num_steps,
     }
 
 

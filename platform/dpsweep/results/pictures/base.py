@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import wrap
 from typing import Any
 
 from dpsweep.results.study import SweepResult
@@ -24,6 +25,9 @@ COLOURS = {
 }
 
 
+_LINE = 115  # letters of a line above a PNG
+
+
 @dataclass(frozen=True)
 class Picture:
     """One picture of a study.
@@ -39,6 +43,7 @@ class Picture:
         rows: The table.
         chart: Vega-Lite's description without the data (https://vega.github.io/vega-lite).
         terms: Columns that stand beside each epsilon: delta, unit, adjacency, accountant, mode.
+        study: Name of the study.
     """
 
     name: str
@@ -47,6 +52,7 @@ class Picture:
     rows: Sequence[Row]
     chart: Mapping[str, Any]
     terms: Mapping[str, Any] = field(default_factory=dict)
+    study: str = ""
 
     def vega_lite(self, *, width: int | str = 560) -> dict[str, Any]:
         """Return the whole description, with the data inside; it needs nothing else.
@@ -64,10 +70,20 @@ class Picture:
         }
 
     def png(self) -> bytes:
-        """Return the picture as PNG, on white."""
+        """Return the picture as PNG, on white, with its caption: it may be shown alone."""
         import vl_convert
 
-        chart = {**self.vega_lite(), "background": "white", "title": self.title}
+        words = f"Study {self.study}. {self.caption}" if self.study else self.caption
+        title = {
+            "text": self.title,
+            "subtitle": wrap(words, _LINE),
+            "subtitleColor": "#555",
+            "subtitleFontSize": 9,
+            "offset": 12,
+            "anchor": "start",
+            "frame": "group",
+        }
+        chart = {**self.vega_lite(), "background": "white", "title": title}
         return vl_convert.vegalite_to_png(chart, scale=2)  # type: ignore[no-any-return]
 
     def _repr_png_(self) -> bytes:

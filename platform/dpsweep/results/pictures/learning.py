@@ -24,7 +24,9 @@ def learning_curves(result: SweepResult) -> Picture | None:
     ]
     if len(rows) < 2:
         return None
-    has_epsilon = all(row["epsilon"] is not None for row in rows)
+    # Trials on public records would all stand at 0.
+    is_public = result.spec.privacy.mode.is_public_search
+    has_epsilon = not is_public and all(row["epsilon"] is not None for row in rows)
     place = of_epsilon("epsilon so far") if has_epsilon else quantitative("step")
     chart = {
         "mark": {"type": "line", "point": {"size": 20}, "strokeWidth": 1.2, "opacity": 0.7},
@@ -38,7 +40,7 @@ def learning_curves(result: SweepResult) -> Picture | None:
     }
     return Picture(
         "learning_curves",
-        "Learning curves against epsilon",
+        f"Learning curves against {'epsilon' if has_epsilon else 'steps'}",
         "Each line is a trial, from report to report; its end is where it finished or was stopped. "
         + result.claims.brief(is_so_far=True, more=""),
         rows,

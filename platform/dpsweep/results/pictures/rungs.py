@@ -7,8 +7,7 @@ from collections import Counter
 from dpsweep.results.pictures.base import Picture, nominal, tooltip
 from dpsweep.results.study import SweepResult
 
-_ORDER = ("continue", "pause", "stop")
-_COLOURS = ("#0072B2", "#CC79A7", "#E69F00")
+_COLOURS = {"continue": "#0072B2", "pause": "#CC79A7", "stop": "#E69F00"}
 
 
 def rung_survival(result: SweepResult) -> Picture | None:
@@ -33,6 +32,8 @@ def rung_survival(result: SweepResult) -> Picture | None:
         }
         for (rung, verdict), count in sorted(counts.items())
     ]
+    verdicts_there = [verdict for verdict in _COLOURS if any(v == verdict for _, v in counts)]
+    colours = {"domain": verdicts_there, "range": [_COLOURS[v] for v in verdicts_there]}
     samplings = {trial.statement.sampling for trial in result.results}
     chart = {
         "mark": "bar",
@@ -43,10 +44,12 @@ def rung_survival(result: SweepResult) -> Picture | None:
                 "title": f"rung, at {result.spec.scheduler.rung_unit}" if rungs else "rung",
                 "axis": {"labelAngle": 0},
             },
-            "y": {"field": "trials", "type": "quantitative", "axis": {"tickMinStep": 1}},
-            "color": nominal(
-                "verdict", sort=list(_ORDER), scale={"domain": _ORDER, "range": _COLOURS}
-            ),
+            "y": {
+                "field": "trials",
+                "type": "quantitative",
+                "axis": {"tickMinStep": 1, "format": "d"},
+            },
+            "color": nominal("verdict", sort=verdicts_there, scale=colours),
             "tooltip": tooltip(rows),
         },
     }

@@ -34,7 +34,12 @@ def epsilon_over_time(result: SweepResult) -> Picture | None:
             {
                 "mark": {"type": "line", "interpolate": "step-after"},
                 "encoding": {
-                    "x": quantitative("minutes", "minutes of work", scale={"zero": True}),
+                    "x": quantitative(
+                        "minutes",
+                        "minutes of work",
+                        scale={"zero": True},
+                        axis={"tickCount": 6, "format": ".2~f"},
+                    ),
                     "y": line,
                     "tooltip": tooltip(rows),
                 },
@@ -49,7 +54,8 @@ def epsilon_over_time(result: SweepResult) -> Picture | None:
         "epsilon_over_time",
         "Privacy spent over time",
         "What is committed so far, for information: spent, or reserved for "
-        "a trial that runs (the line falls where a stopped one frees what it did not spend). The "
+        "a trial that runs (the line falls where a stopped one frees what it did not spend). It is "
+        "no sum: by the accountant's composition the first trials add most. The "
         f"dashed line is what the study claims, whatever was used: {study.one_line()}.",
         rows,
         chart,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from dpsweep.results.pictures.base import Draw, Picture
 from dpsweep.results.pictures.confusion import confusion
@@ -38,4 +39,4 @@ def pictures_of(result: SweepResult) -> list[Picture]:
     """
     of_search = () if result.spec.privacy.mode.is_sealed else OF_SEARCH
     pictures = (draw(result) for draw in (*of_search, *OF_BEST))
-    return [picture for picture in pictures if picture is not None]
+    return [replace(picture, study=result.name) for picture in pictures if picture is not None]
