@@ -201,10 +201,11 @@ def analytic_gaussian_epsilon(mu: float, delta: float) -> float:
 def _interval(epsilon: float, num_distributions: int) -> float:
     """Return the discretisation: a power of ten below 1/5000 of epsilon (1/500 for many).
 
+    Of events whose epsilon is 0 it is .001: their losses are rare, and may be as large as any.
     Powers of ten, so that a part of a plan is never discretised more coarsely than the whole.
     """
     wanted = epsilon * (2e-4 if num_distributions <= _FEW else 2e-3)
-    return float(10.0 ** max(-5, math.floor(math.log10(wanted))))
+    return float(10.0 ** max(-5, math.floor(math.log10(wanted)))) if wanted > 0 else 1e-3
 
 
 @lru_cache(maxsize=1024)
@@ -220,7 +221,14 @@ def _pld_epsilon(events: Multiset, delta: float) -> float:
     safe = delta - rounding_of(events)
     if safe <= 0:
         return renyi
-    return min(float(_loss(events, renyi).get_epsilon_for_delta(safe)), renyi)
+    return min(_epsilon_at(_loss(events, renyi), safe), renyi)
+
+
+def _epsilon_at(loss: Any, delta: float) -> float:
+    """Return the epsilon of a distribution; the library walks over its losses one by one."""
+    if loss.get_delta_for_epsilon(0.0) <= delta:
+        return 0.0
+    return float(loss.get_epsilon_for_delta(delta))
 
 
 @lru_cache(maxsize=1024)
@@ -245,14 +253,16 @@ def fine_pld_epsilon(events: Multiset, delta: float) -> tuple[float, float]:
     safe = delta - rounding_of(events)
     if safe <= 0:
         return renyi, interval
-    epsilon = float(composed_loss(events, interval).get_epsilon_for_delta(safe))
+    epsilon = _epsilon_at(composed_loss(events, interval), safe)
     for _ in range(_MOST_HALVINGS):
+        if epsilon == 0:
+            break
         interval /= 2
         before = epsilon
-        epsilon = min(before, composed_loss(events, interval).get_epsilon_for_delta(safe))
+        epsilon = min(before, _epsilon_at(composed_loss(events, interval), safe))
         if before - epsilon < _MOVES_NOTHING * epsilon:
             break
-    return min(float(epsilon), renyi), interval
+    return min(epsilon, renyi), interval
 
 
 #: Delta at which a plan's epsilon decides how finely its losses are discretised.
@@ -262,15 +272,16 @@ _TYPICAL_DELTA = 1e-6
 def plan_loss(events: Multiset) -> Any:
     """Return the privacy loss distribution of a fixed plan's events, an upper bound.
 
-    None where they cost nothing.
+    None where there are none, or all of them cost nothing at any delta. Epsilon 0 at one delta is
+    not that: a millionth of delta in each of a million trials is a sure loss of the best of them.
 
     Raises:
         BadInputError: An event has none.
     """
     refuse_no_pld(events)
-    renyi = epsilon_and_order(events, _TYPICAL_DELTA)[0]
-    if renyi == 0:
+    if not plan_curve(events, rdp.ORDERS).any():
         return None
+    renyi = epsilon_and_order(events, _TYPICAL_DELTA)[0]
     if renyi > _LARGEST_PLD_EPSILON:
         return loss_without_bound()
     return _loss(events, renyi)

@@ -31,7 +31,8 @@ class EpsilonClock:
     (2.1014, 881)
 
     Guarantees:
-        The values are ``epsilon_of`` the same events and never decrease in the position. A fixed
+        The values are ``epsilon_of`` the same events and never decrease in the position; where it
+        does (by up to 3%, at best Renyi orders above 1024), they are those of fewer events. A fixed
         plan only: the plan, hence the clock, does not depend on private data. About the private
         part alone: releases on validation records have no position.
 

@@ -210,3 +210,17 @@ def test_little_epsilon_needs_the_least_noise_too() -> None:
         return epsilon_of(NoiseSchedule("cosine", 0.5).plan(noise, 0.01, 50), delta=1e-8)
 
     assert epsilon(start) <= 0.07 < epsilon(start * (1 - 1e-5))
+
+
+def test_pld_is_asked_where_the_renyi_bound_has_no_noise_that_will_do():
+    """At a tiny delta that bound has an epsilon of its own, whatever the noise."""
+    budget = PrivacyBudget(1e-4, 1e-12)
+    with pytest.raises(InfeasibleBudgetError):
+        calibrate_noise_multiplier(budget, sample_rate=1, steps=1)
+    noise = calibrate_noise_multiplier(budget, sample_rate=1, steps=1, accountant="pld")
+
+    def epsilon(noise):
+        plan = Plan((EventRun(PoissonGaussian(noise, 1), 1),))
+        return epsilon_of(plan, delta=1e-12, accountant="pld")
+
+    assert epsilon(noise) <= 1e-4 < epsilon(noise * (1 - 1e-3))

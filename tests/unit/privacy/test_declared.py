@@ -12,7 +12,13 @@ from dpsweep.foundation.logs import open_log
 from dpsweep.ledgers.admission import check_admitted
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import STUDY_FILE, TrialLedger, TrialLimit, trial_file
-from dpsweep.privacy.accountants import analytic_gaussian_epsilon
+from dpsweep.privacy import accountants
+from dpsweep.privacy.accountants import (
+    analytic_gaussian_epsilon,
+    composed_loss,
+    epsilon_and_order,
+    fine_pld_epsilon,
+)
 from dpsweep.privacy.composition.account import CompositionAccount
 from dpsweep.privacy.composition.declared import (
     UNDECLARED,
@@ -23,6 +29,7 @@ from dpsweep.privacy.composition.declared import (
     declared_interval,
 )
 from dpsweep.privacy.events import EventRun, Gaussian, Laplace, Plan, PoissonGaussian
+from dpsweep.privacy.events.multiset import multiset
 
 DELTA = 1e-5
 RATE = 512 / 54_000
@@ -373,3 +380,18 @@ def test_pure_mechanisms_may_be_declared_too():
     composition = declared((Plan((EventRun(Laplace(2.0), 3),)), 2))
     assert composition.epsilon <= 6 * 0.5 + 1e-6
     assert len(composition.classes) == 1
+
+
+def test_what_costs_nothing_at_a_delta_is_discretised_once(monkeypatch):
+    """A fine grid of rare and large losses takes minutes and gigabytes, for the same 0."""
+    intervals = []
+
+    def composed(events, interval):
+        intervals.append(interval)
+        return composed_loss(events, interval)
+
+    monkeypatch.setattr(accountants, "composed_loss", composed)
+    events = multiset(Plan((EventRun(PoissonGaussian(0.3, 1e-4), 2),)))
+    assert epsilon_and_order(events, 1.85e-4)[0] > 4
+    assert fine_pld_epsilon(events, 1.85e-4)[0] == 0
+    assert len(intervals) == 1

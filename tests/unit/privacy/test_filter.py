@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.privacy import rdp
+from dpsweep.privacy.accountants import analytic_gaussian_epsilon
 from dpsweep.privacy.composition.account import CompositionAccount
 from dpsweep.privacy.composition.base import RESERVATION_SLACK
+from dpsweep.privacy.composition.gaussian_filter import GaussianFilter
 from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import (
     EventRun,
@@ -310,3 +312,12 @@ def test_ten_thousand_trials_take_a_second(account):
         account.settle(trial, amount(account.composition.budget / 3e4))
         assert account.committed["private"] <= account.composition.budget
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-7, 1e-9, 1e-12])
+def test_a_gaussian_filter_of_a_small_epsilon_has_the_largest_budget(delta):
+    """What its epsilon is rounded up by is no smooth function of the budget there."""
+    for target in np.geomspace(1e-5, 0.1, 60):
+        made = GaussianFilter.at(target_epsilon=float(target), delta=delta)
+        assert analytic_gaussian_epsilon(math.sqrt(made.budget), delta) <= target
+        assert analytic_gaussian_epsilon(math.sqrt(made.budget * (1 + 1e-6)), delta) > target

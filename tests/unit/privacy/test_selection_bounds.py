@@ -5,10 +5,13 @@ import math
 
 import numpy as np
 import pytest
+from scipy import special
 
 from dpsweep.foundation.errors import BadInputError, LedgerError
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.calculator import account_epsilon
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
+from dpsweep.privacy.selection import bounds
 from dpsweep.privacy.selection.bounds import (
     EPSILONS,
     ProfileBound,
@@ -133,3 +136,49 @@ def test_beyond_its_last_point_it_stays():
     bound = ProfileBound(np.array([0.5, 0.25]))
     assert bound.profile(np.array([0.0, 0.004, 9.0])).tolist() == [0.5, 0.25, 0.25]
     assert bound.epsilon(delta=0.2) == math.inf
+
+
+def best_of_rare(noise, rate, mean, delta):
+    """Return an epsilon that the best of K trials of one step exceeds, with K geometric.
+
+    The event is that the best trial's output lies above a threshold, the scores being the outputs;
+    of all thresholds and both directions the largest epsilon counts.
+    """
+    place = np.linspace(0.0, 12.0 * max(noise, 1.0), 20001)
+    without = special.ndtr(-place / noise)
+    within = (1 - rate) * without + rate * special.ndtr(-(place - 1) / noise)
+
+    def happens(chance):  # 1 - G(1 - chance), with G(x) = x / (mean - (mean - 1) x)
+        return mean * chance / (1 + (mean - 1) * chance)
+
+    gap = happens(within) - delta
+    with np.errstate(divide="ignore", invalid="ignore"):
+        epsilons = np.where(gap > 0, np.log(gap / happens(without)), 0.0)
+    return float(np.nanmax(epsilons))
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "mean"),
+    [(0.3, 5.6e-9, 1e6), (0.3, 5.6e-9, 1e5), (0.4, 5.6e-8, 1e4), (1.0, 1e-6, 1e3)],
+)
+def test_a_rare_loss_in_each_of_many_trials_is_not_free(noise, rate, mean):
+    """Each of these plans has epsilon 0 at delta 1e-6, by which it was once taken to be free."""
+    trial = Plan((EventRun(PoissonGaussian(noise, rate), 1),))
+    assert epsilon_of(trial, delta=1e-6) == 0
+    price = bound_of([trial], "pld").selected(Selection(mean, 1), delta=1e-8)
+    assert price >= best_of_rare(noise, rate, mean, 1e-8) > 0
+    assert bound_of([Plan(())], "pld").selected(Selection(mean, 1), delta=1e-8) == 0
+
+
+def test_a_plan_that_is_dearer_at_a_smaller_delta_is_not_covered():
+    bound = bound_of([Plan((EventRun(Gaussian(100.0), 1),))], "pld")
+    assert bound.covers(Plan((EventRun(Gaussian(100.0), 1),)))
+    assert not bound.covers(Plan((EventRun(PoissonGaussian(0.3, 5.6e-9), 1),)))
+
+
+def test_what_rounding_may_take_from_a_compared_plan_counts(monkeypatch):
+    plan = Plan((EventRun(PoissonGaussian(1.0, 0.01), 10),))
+    bound = bound_of([plan], "pld")
+    assert bound.covers(plan)
+    monkeypatch.setattr(bounds, "_rounding_of", lambda plan: 1e-6)
+    assert not bound.covers(plan)

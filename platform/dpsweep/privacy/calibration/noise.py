@@ -80,7 +80,8 @@ def calibrate_noise_schedule(
     Guarantees:
         ``epsilon_of(before + schedule.plan(result, ...)) <= target_epsilon``, checked with the
         full accountant: the result is the private end of the bracket, never its middle. With
-        ``result * (1 - 1e-3)`` the target is passed. Holds for Poisson sampling and
+        ``result * (1 - 1e-3)`` the target is passed, but for targets so small (below .02) that the
+        best Renyi order is above 1024, where orders are far apart. Holds for Poisson sampling and
         add-or-remove-one only.
 
     Args:
@@ -156,8 +157,12 @@ def calibrate_factors(
         )
     if accountant == "rdp":
         return _calibrate_rdp(budget, factors, counts, sample_rate, before, epsilon)
-    # The Renyi bound is never below the PLD accountant's, so its noise is on the private side.
-    high = calibrate_factors(budget, factors, counts, sample_rate, "rdp", before)
+    try:  # the Renyi bound is never below the PLD accountant's: its noise is on the private side
+        high = calibrate_factors(budget, factors, counts, sample_rate, "rdp", before)
+    except (
+        InfeasibleBudgetError
+    ):  # it has an epsilon of its own at a tiny delta, whatever the noise
+        high = _MOST_NOISE / min(factors)
     return _smallest(epsilon, target, high * 0.85, high, _TOLERANCE["pld"])
 
 

@@ -81,7 +81,12 @@ class GaussianFilter(Composition):
                 break
             is_within = analytic_gaussian_epsilon(middle, delta) <= target_epsilon
             low, high = (middle, high) if is_within else (low, middle)
-        return cls(low * low * (1 - 1e-12), target_epsilon, delta)
+        # Where mu is small, what epsilon is rounded up by is no smooth function of it.
+        for shrink in (1e-12, 1e-11, 1e-10, 1e-9, 1e-8, 1e-7):
+            budget = low * low * (1 - shrink)
+            if analytic_gaussian_epsilon(math.sqrt(budget), delta) <= target_epsilon:
+                break
+        return cls(budget, target_epsilon, delta)
 
     @staticmethod
     def covers(plan: Plan) -> bool:

@@ -60,9 +60,11 @@ def subset_profile(once: Profile, rate: float) -> Profile:
 
 
 def _epsilon_within(epsilons: Array, rate: float) -> Array:
-    """Return e with log(1 + p (exp(e) - 1)) equal to each epsilon >= 0; it never overflows."""
+    """Return e with log(1 + p (exp(e) - 1)) equal to each epsilon >= 0, or a little less than that;
+    it never overflows.
+    """
     below = np.log1p(np.expm1(np.minimum(epsilons, 30.0)) / rate)
-    return np.where(epsilons < 30, below, epsilons - math.log(rate))
+    return np.where(epsilons < 30, below, epsilons - math.log(rate) - 1e-12)
 
 
 def subset_rdp(once: Array, rate: float) -> Array:

@@ -116,10 +116,10 @@ class ProfileBound:
         return np.where(epsilons >= 0, at, -np.expm1(-away) + np.exp(-away) * at)
 
     def covers(self, plan: Plan) -> bool:
-        """Compare at all of ``EPSILONS``."""
+        """Compare at all of ``EPSILONS``, with what rounding may have taken from the plan."""
         longer = np.full(len(EPSILONS), self.deltas[-1])
         longer[: len(self.deltas)] = self.deltas
-        return bool(np.all(deltas_of(plan) <= longer))
+        return bool(np.all(deltas_of(plan) + _rounding_of(plan) <= longer))
 
     def epsilon(self, *, delta: float) -> float:
         """Return the smallest epsilon at which it is at most ``delta``."""
@@ -171,7 +171,8 @@ def bound_of(plans: Iterable[Plan], accountant: AccountantName) -> TrialBound:
     """
     if accountant == "rdp":
         return RenyiBound(envelope(plans))
-    # Twice: what rounding takes from these plans, and from those that are compared with the bound.
+    # Twice: a plan that is compared with the bound, be it one of these, has what rounding may have
+    # taken from it added.
     profiles = [deltas_of(plan) + 2 * _rounding_of(plan) for plan in plans]
     if not profiles:
         raise BadInputError("the most expensive plan of no plans is unknown")
