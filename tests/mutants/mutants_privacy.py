@@ -230,9 +230,19 @@ PRIVACY = (
         "a precondition of the theorem",
     ),
     Mutant(
+        "a rare loss for free, by profiles",
+        "platform/dpsweep/privacy/accountants.py",
+        "if not plan_curve(events, rdp.ORDERS).any():",
+        "if epsilon_and_order(events, _TYPICAL_DELTA)[0] == 0:",
+        (
+            "tests/unit/privacy/test_selection_bounds.py::test_a_rare_loss_in_each_of_many_trials_is_not_free[0.3-5.6e-09-1000000.0]",
+        ),
+        "epsilon 0 at one delta is not free at another",
+    ),
+    Mutant(
         "dearer plans than a selection is charged for, by profiles",
         "platform/dpsweep/privacy/selection/bounds.py",
-        "return bool(np.all(deltas_of(plan) <= longer))",
+        "return bool(np.all(deltas_of(plan) + _rounding_of(plan) <= longer))",
         "return True",
         (
             "tests/unit/privacy/test_selection_bounds.py::test_the_largest_of_several_profiles_covers_each",

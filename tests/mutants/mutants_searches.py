@@ -29,7 +29,7 @@ SEARCHES = (
     Mutant(
         "a bound by an epsilon at one delta",
         "platform/dpsweep/privacy/selection/bounds.py",
-        "return bool(np.all(deltas_of(plan) <= longer))",
+        "return bool(np.all(deltas_of(plan) + _rounding_of(plan) <= longer))",
         'return bound_of([plan], "pld").epsilon(delta=1e-5) <= self.epsilon(delta=1e-5) * 1.0001',
         (f"{_PITFALLS}::test_an_epsilon_at_one_delta_does_not_price_a_selection",),
         "a dearer trial is drawn than was charged",

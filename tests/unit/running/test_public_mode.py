@@ -117,8 +117,8 @@ def test_a_search_labels_epsilons_by_the_mode_that_holds_when_a_trial_ends(publi
     monkeypatch.setattr(searching, "Suggestions", suggestions)
     launch = SimpleNamespace(
         study=public.study, observer=Observer(), ledger=public.ledger, target=None,
-        stage=lambda *args: SimpleNamespace(replay=lambda first: None), policy=lambda: None,
-        supplies=NO_SUPPLIES,
+        stage=lambda *args, **more: SimpleNamespace(replay=lambda first: None),
+        policy=lambda: None, supplies=NO_SUPPLIES, data=None,
     )  # fmt: skip
     with pytest.raises(Enough):
         searching._search(launch, public.checked, None)
