@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpsweep.results.coverage import noise_of_scores
@@ -16,6 +16,12 @@ from dpsweep.search_spaces.base import SearchSpace
 _MAX_AXES = 10
 #: From bad to good, to be seen on white and on black.
 _SHADES = ("#E69F00", "#0072B2")
+#: Where labels stand beside an axis, by their height on it.
+_PLACES: Mapping[str, Mapping[str, Any]] = {
+    "datum.height === 0": {"dy": 9},
+    "datum.height === 1": {"dy": -7},
+    "datum.height > 0 && datum.height < 1": {"dx": 5, "align": "left"},
+}
 #: Letters of a label, which stands beside those of the next axis.
 _LABEL = 14
 
@@ -100,11 +106,7 @@ def parallel_coordinates(result: SweepResult) -> Picture | None:
                     "mark": {"type": "text", "fontSize": 10, **place},
                     "encoding": {"x": axis, "y": height, "text": {"field": "label"}},
                 }
-                for where, place in (
-                    ("datum.height === 0", {"dy": 9}),
-                    ("datum.height === 1", {"dy": -7}),
-                    ("datum.height > 0 && datum.height < 1", {"dx": 5, "align": "left"}),
-                )
+                for where, place in _PLACES.items()
             ),
         ]
     }
