@@ -17,7 +17,7 @@ _MAX_AXES = 10
 #: From bad to good, to be seen on white and on black.
 _SHADES = ("#E69F00", "#0072B2")
 #: Where labels stand beside an axis, by their height on it.
-_PLACES: Mapping[str, Mapping[str, Any]] = {
+_PLACES: Mapping[str, dict[str, Any]] = {
     "datum.height === 0": {"dy": 9},
     "datum.height === 1": {"dy": -7},
     "datum.height > 0 && datum.height < 1": {"dx": 5, "align": "left"},
@@ -79,6 +79,15 @@ def parallel_coordinates(result: SweepResult) -> Picture | None:
         "scale": {"type": "point", "padding": 0.3},
     }
     height = {"field": "height", "type": "quantitative", "axis": None}
+    texts: list[dict[str, Any]] = [
+        {
+            "data": {"values": labels},
+            "transform": [{"filter": where}],
+            "mark": place | {"type": "text", "fontSize": 10},
+            "encoding": {"x": axis, "y": height, "text": {"field": "label"}},
+        }
+        for where, place in _PLACES.items()
+    ]
     shades = [*_SHADES] if result.is_maximized else [*reversed(_SHADES)]
     chart = {
         "layer": [
@@ -99,15 +108,7 @@ def parallel_coordinates(result: SweepResult) -> Picture | None:
                     "tooltip": tooltip(rows),
                 },
             },
-            *(
-                {
-                    "data": {"values": labels},
-                    "transform": [{"filter": where}],
-                    "mark": {"type": "text", "fontSize": 10, **place},
-                    "encoding": {"x": axis, "y": height, "text": {"field": "label"}},
-                }
-                for where, place in _PLACES.items()
-            ),
+            *texts,
         ]
     }
     return Picture(
