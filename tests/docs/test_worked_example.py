@@ -18,6 +18,7 @@ def test_the_worked_example_is_there():
     assert len(PRICED) == 9
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("command", "epsilon"), PRICED)
 def test_the_worked_example(command, epsilon):
     folder = str(Path(sys.executable).parent)

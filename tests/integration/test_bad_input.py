@@ -120,10 +120,10 @@ def write(case, folder):
 # One whose text says it, one that knows the data, one that asks for the machine, one of timm.
 @pytest.mark.parametrize(
     "case",
-    ["unknown key", "batch norm"]
+    ["unknown key"]
     + [
         pytest.param(case, marks=pytest.mark.slow)
-        for case in ("missing data", "more cpus than there are")
+        for case in ("batch norm", "missing data", "more cpus than there are")
     ],
 )
 def test_a_malformed_spec_takes_seconds(case, tmp_path):

@@ -139,6 +139,7 @@ def test_options_of_a_model_need_one(
     )
 
 
+@pytest.mark.slow
 def test_a_large_network_takes_seconds() -> None:
     """The whole program, imports and all; its own seconds, for the machine may be busy."""
     limit = max(10, 5 * import_seconds())  # it is about 3 times that

@@ -22,10 +22,11 @@ from dpsweep.spec.study import DataSpec
 from dpsweep.study.recall import Recall
 from dpsweep.testing.conformance import tiny_data
 from dpsweep.trainables.data.loading import load_dataset
-from dpsweep.trainables.execution import checkpoints, execution, finished
+from dpsweep.trainables.execution import checkpoints, execution
 from dpsweep.trainables.execution.checkpoint_files import find, find_resumption
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.execution.execution import TrialExecution
+from dpsweep.trainables.execution.finished import trials as finished
 from dpsweep.trainables.execution.finished.trials import export_model
 from dpsweep.trainables.execution.pace import Left, Pace
 from dpsweep.trainables.methods.dp_sgd import DPSGD
