@@ -199,7 +199,8 @@ def run_checked(
                 else:
                     cluster.close()
                 erase(study)
-                hand_on.begin()
+                if spool.is_enabled:
+                    hand_on.begin()
                 on_shown, taken = drawing.begin, hand_on.of
                 log_best_model(
                     checked, study, spool, data, observer, on_shown=on_shown, taken=taken

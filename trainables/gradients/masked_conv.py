@@ -253,6 +253,19 @@ def is_plain(layer: nn.Conv2d) -> bool:
     return type(layer).forward is nn.Conv2d.forward or _pads_dynamically(layer)
 
 
+def is_grouped_or_padded(module: nn.Module) -> bool:
+    """Say whether a convolution has groups, or another padding than zeros, and weights to train.
+
+    Opacus forms the columns of all groups for each, and pads with zeros whatever a layer does.
+    """
+    return (
+        isinstance(module, nn.Conv2d)
+        and module.weight.requires_grad
+        and is_plain(module)
+        and (module.groups > 1 or type(module) is not nn.Conv2d or module.padding_mode != "zeros")
+    )
+
+
 def _pads_dynamically(layer: nn.Conv2d) -> bool:
     """Say whether this is timm's convolution that pads as TensorFlow does, by the input's size."""
     from timm.layers import Conv2dSame

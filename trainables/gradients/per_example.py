@@ -36,7 +36,7 @@ from dpsweep.trainables.gradients.layer_gradients import (
     refuse_overwritten,
 )
 from dpsweep.trainables.gradients.linear_head import LinearHeadEngine, ManyHeadsEngine
-from dpsweep.trainables.gradients.masked_conv import MaskedConv, is_plain
+from dpsweep.trainables.gradients.masked_conv import MaskedConv, is_grouped_or_padded
 from dpsweep.trainables.gradients.sparse_mask import MaskedWeight
 from dpsweep.trainables.gradients.standardized import has_standardized_rule, standardized_rule
 from dpsweep.trainables.gradients.sums import chunk_size, zero_sums
@@ -271,11 +271,15 @@ def _rules(model: nn.Module) -> dict[nn.Module, Rule]:
                     fix="use a model without dropout there",
                 )
             rule = _batch_norm_rule
-        elif _is_grouped_or_padded(module):
+        elif is_grouped_or_padded(module):
             assert isinstance(module, nn.Conv2d)
             rule = _whole_conv_rule(module)
         elif own and has_standardized_rule(module):
             rule = standardized_rule
+        elif isinstance(module, (nn.Conv1d, nn.Conv3d)) and module.padding_mode != "zeros":
+            rule = None  # Opacus' pads with zeros
+        elif isinstance(module, nn.Embedding) and module.padding_idx is not None and rule:
+            rule = _without_padding(rule)
         if own and rule is None:
             for child in module.modules():
                 if hasattr(child, "fused_attn"):
@@ -300,17 +304,18 @@ def _rules(model: nn.Module) -> dict[nn.Module, Rule]:
     return rules
 
 
-def _is_grouped_or_padded(module: nn.Module) -> bool:
-    """Say whether a convolution has groups, or pads by the size of its input, and weights to train.
+def _without_padding(rule: Rule) -> Rule:
+    """Return Opacus' rule of embeddings without a gradient for the id that is padding."""
 
-    Opacus forms the columns of all groups for each, and has no rule for the padding.
-    """
-    return (
-        isinstance(module, nn.Conv2d)
-        and module.weight.requires_grad
-        and is_plain(module)
-        and (module.groups > 1 or type(module) is not nn.Conv2d)
-    )
+    def padded(
+        layer: nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor
+    ) -> Mapping[nn.Parameter, Sample]:
+        ((weight, samples),) = rule(layer, inputs, gradient).items()
+        assert isinstance(samples, torch.Tensor)
+        samples[:, layer.padding_idx] = 0.0
+        return {weight: samples}
+
+    return padded
 
 
 def _whole_conv_rule(layer: nn.Conv2d) -> Rule:

@@ -46,8 +46,14 @@ def check_own(model: nn.Module, again: nn.Module, name: str, info: DatasetInfo) 
             fix="draw them from torch's own generator, or load them from a public file",
         )
     records = torch.randn((3, *info.input_shape), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        outputs = [model(records), model(records), again(records)]
+    try:
+        with torch.no_grad():
+            outputs = [model(records), model(records), again(records)]
+    except Exception as error:  # the user's code, on another number of records than before
+        said = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        raise ModelError(
+            f"{name} fails on {len(records)} records: {said}", fix="correct its forward"
+        ) from error
     if not all(torch.allclose(outputs[0], other, rtol=1e-4, atol=1e-5) for other in outputs):
         raise ModelError(
             f"{name} has other outputs from the same weights: something besides parameters and "

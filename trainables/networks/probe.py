@@ -15,8 +15,9 @@ from dpsweep.trainables.networks.no_dropout import refuse_random
 def probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
     """Run two random examples: shapes must fit, none may influence the other, nothing is drawn.
 
-    This finds what no list of layer types can: any class that mixes the examples of a batch, or
-    keeps statistics of them in its state.
+    This finds what no list of layer types can: a class that mixes the examples of a batch, or keeps
+    statistics of them in its state. It is a trial, not a proof: a network that is made to pass it
+    can mix examples all the same.
 
     Args:
         model: A classifier of images or features, in the mode that it is trained in.
@@ -110,18 +111,21 @@ def refuse_statistics(model: nn.Module, name: str, buffers: Mapping[str, torch.T
 def mixes(model: nn.Module, inputs: torch.Tensor, outputs: torch.Tensor) -> bool:
     """Say whether one of two examples has a part in the output of the other.
 
-    By gradients either way, and by a much larger and a much smaller other example: what is kept
-    out of gradients, such as a scale taken over the batch, shows there alone.
+    By gradients either way, and by a much larger and a much smaller other example, and one that is
+    no number at all: what is kept out of gradients, such as a scale taken over the batch, shows
+    there alone, and times a small factor only in the last.
 
     Args:
         model: Any network.
         inputs: Two examples, float32, that require gradients.
         outputs: What the network makes of them, (2, ...).
     """
+    is_number = False  # whether inputs are taken for numbers, not for ids
     for row in range(2 if outputs.requires_grad else 0):
         (gradient,) = torch.autograd.grad(
             outputs[row].square().sum(), inputs, retain_graph=True, allow_unused=True
         )  # None where inputs are taken for ids
+        is_number |= gradient is not None
         if gradient is not None and bool(gradient[1 - row].any()):
             return True
     with torch.no_grad():
@@ -129,4 +133,11 @@ def mixes(model: nn.Module, inputs: torch.Tensor, outputs: torch.Tensor) -> bool
             others = torch.stack([inputs[0], scale * inputs[1]])
             if not torch.allclose(model(others)[0], outputs[0], rtol=1e-3, atol=1e-4):
                 return True
-    return False
+        if not is_number:
+            return False
+        others = torch.stack([inputs[0], torch.full_like(inputs[1], torch.nan)])
+        try:
+            beside = model(others)[0]
+        except Exception:  # a network may refuse it
+            return False
+        return not torch.allclose(beside, outputs[0], rtol=1e-3, atol=1e-4)

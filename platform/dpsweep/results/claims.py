@@ -187,9 +187,9 @@ class Claims:
             )
         elif composed is not None:
             which = "all trials" if self.spec.episodes is None else "all trials of one episode"
-            by = "" if self.spec.privacy.accountant == "rdp" else " by rdp"
-            whole = shown_epsilon(composed.epsilon)
-            parts.append(f"For indication{by}, {which} composed: epsilon={whole}, no guarantee.")
+            own = "" if composed.line() == terms else f" ({composed.line()})"
+            whole = f"{shown_epsilon(composed.epsilon)}{own}"
+            parts.append(f"For indication, {which} composed: epsilon={whole}, no guarantee.")
         parts += noise_of_scores(self.spec) if parts else []
         return " ".join([*parts, more] if parts else []).strip()
 

@@ -44,6 +44,7 @@ from dpsweep.trainables.execution.settings import ExecutionSettings
 
 #: Infeasible configurations that a launch names, one message each.
 MAX_REFUSALS_TOLD = 5
+_NOT_LOGGED = "interrupted: the best model is logged when the same command is run again"
 
 
 class Stage:
@@ -129,7 +130,7 @@ class Stage:
             spec.resources.max_failures,
             searcher,
             scheduler,
-            [TuneListener(self, self._on_free), self._watch()],
+            [TuneListener(self, self._on_free, lambda: recall.has_begun), self._watch()],
             storage=self.tune_path or files.path / "ray",
             settings=dataclasses.replace(self.settings(), recall=recall.word),
             data=self.data,
@@ -137,7 +138,9 @@ class Stage:
             say=self.observer.on_message,
         )
         say = self.observer.on_message
-        is_interrupted = run_trials(tuner, scheduler, recall, say)
+        is_interrupted = run_trials(
+            tuner, scheduler, recall, lambda text: say(text if self._is_moving else _NOT_LOGGED)
+        )
         if searcher.failure is not None:
             raise searcher.failure
         if self.violation:

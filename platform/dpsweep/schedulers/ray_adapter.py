@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import time
 from collections.abc import Callable, Iterable, Set
 from typing import Any, Protocol, TypeVar
 
@@ -26,8 +27,8 @@ _TUNE = {
 _Result = TypeVar("_Result")
 #: Calls a method of a trial's process, by name, and waits for the answer.
 Ask = Callable[..., Any]
-#: Seconds for an answer.
-ASK_S = 120.0
+#: Seconds for an answer, and between two looks whether it is given up.
+ASK_S, _LOOK_S = 120.0, 0.5
 
 
 class PastTune(BaseException):
@@ -294,14 +295,19 @@ class TuneListener(tune.Callback):
     Args:
         listener: Who is told.
         on_free: Hears after it, with what calls the trial's process, which has nothing to do now:
-            ``ask(method, *arguments)`` of its ``DPTrainable`` waits for the answer.
+            ``ask(method, *arguments)`` of its ``DPTrainable`` waits for the answer, and raises a
+            TimeoutError if that takes too long or is given up.
+        is_given_up: Whether nobody waits for answers any more.
     """
 
     def __init__(
-        self, listener: Listener, on_free: Callable[[Ask], None] = lambda ask: None
+        self,
+        listener: Listener,
+        on_free: Callable[[Ask], None] = lambda ask: None,
+        is_given_up: Callable[[], bool] = lambda: False,
     ) -> None:
         self._listener: Listener | None = listener
-        self._on_free = on_free
+        self._on_free, self._is_given_up = on_free, is_given_up
 
     @_past_tune
     def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
@@ -310,7 +316,14 @@ class TuneListener(tune.Callback):
         self._listener.on_end(trial.config["trial"])
         actor = trial.temporary_state.ray_actor
         if actor is not None:
-            self._on_free(lambda name, *given: ray.get(_call(actor, name, *given), timeout=ASK_S))
+            self._on_free(lambda name, *given: self._ask(getattr(actor, name).remote(*given)))
+
+    def _ask(self, answer: Any) -> Any:
+        deadline = time.monotonic() + ASK_S
+        while not ray.wait([answer], timeout=_LOOK_S)[0]:
+            if self._is_given_up() or time.monotonic() > deadline:
+                raise TimeoutError("the process has not answered")
+        return ray.get(answer)
 
     @_past_tune
     def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
@@ -321,10 +334,6 @@ class TuneListener(tune.Callback):
     def __getstate__(self) -> dict[str, Any]:
         """Tune pickles callbacks with its experiment state, which is never read back."""
         return {"_listener": None}
-
-
-def _call(actor: Any, name: str, *given: Any) -> Any:
-    return getattr(actor, name).remote(*given)
 
 
 class StopWhen(tune.Stopper):

@@ -38,9 +38,11 @@ class Recall:
     def __init__(self, study: FilePath, word: str | None = None) -> None:
         self._file = study / _NAME
         self.word = secrets.token_hex(8) if word is None else word
+        self.has_begun = False  # in this process
 
     def begin(self) -> None:
         """Call them back, if that can be written down."""
+        self.has_begun = True
         with suppress(OSError, SweepError):
             self._file.write_bytes(self.word.encode())
 

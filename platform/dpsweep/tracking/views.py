@@ -18,6 +18,8 @@ from dpsweep.tracking.state import TrackingState
 VIEW_TAG = "mlflow.sharedViewState."
 _MAX_TAG = 5000  # of an experiment, in MLflow
 _MAX_AXES = 12
+#: Beside each epsilon; the first two at once, the others at the end of a row.
+_TERMS = ("delta", "accounting", "unit", "adjacency", "sampling", "accountant", "records")
 _WIDTH, _WIDE = 100, 150  # pixels of a column
 _BEST, _RELEASED = "Best", "Released"
 # Without it MLflow's UI opens its page for chat applications, which shows no runs.
@@ -39,8 +41,8 @@ def saved_view(state: TrackingState) -> str:
     score = state.metric or OBJECTIVE
     method = "params.`method`" if "method" in state.searched else "tags.`dpsweep.method`"
     searched = [name for name in state.searched if name != "method"]
-    terms = [f"tags.`dp.{name}`" for name in ("delta", "accounting", "records")]
-    columns = [f"metrics.`{score}`", f"metrics.`{EPSILON}`", *terms, method]
+    terms = [f"tags.`dp.{name}`" for name in _TERMS]
+    columns = [f"metrics.`{score}`", f"metrics.`{EPSILON}`", *terms[:2], method]
     columns.append("tags.`dpsweep.state`")
     section = {"uuid": "dpsweep", "name": "Sweep", "display": True, "isReordered": True}
     section |= {"columns": 2, "cardHeight": 420}
@@ -74,7 +76,11 @@ def saved_view(state: TrackingState) -> str:
             "lifecycleFilter": "Active",
             "datasetsFilter": [],
             "modelVersionFilter": "All Runs",
-            "selectedColumns": columns + [f"params.`{name}`" for name in searched[:num_columns]],
+            "selectedColumns": [
+                *columns,
+                *(f"params.`{name}`" for name in searched[:num_columns]),
+                *terms[2:],
+            ],
             "columnOrder": columns,
             "columnWidths": {**dict.fromkeys(columns, _WIDTH), columns[0]: _WIDE},
             "runsHiddenMode": "SHOW_ALL",

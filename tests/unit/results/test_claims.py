@@ -13,6 +13,7 @@ from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.results.coverage import CUT_SHORT, noise_of_scores
 from dpsweep.results.study import load_sweep
 from dpsweep.running import entries
@@ -183,3 +184,30 @@ def test_noisy_scores_are_said_to_be_noisy(tmp_path):
     raw["data"]["validation"] |= {"visibility": "noisy", "noise_std": 0.05}
     (words,) = noise_of_scores(SweepSpec(**raw))
     assert "standard deviation 0.05: one may be above 1" in words
+
+
+def test_what_is_composed_has_its_own_terms_beside_one_trial(tmp_path):
+    """Trials of two samplings compose to a mixed one, whichever of them is shown."""
+    files = launched(tmp_path, "unaccounted")
+    spec = SweepSpec.from_yaml(files.spec)
+    study, ledger = Study(spec), StudyLedger(files.ledger)
+    checked = preflight(spec)
+    for number, rate in enumerate((64, None)):
+        hparams = {"method": "dp_sgd", "train.max_steps": 6}
+        hparams |= {} if rate is None else {"batch.expected": rate}
+        task = checked.admit(number, hparams)
+        study.write_task(task)
+        ledger.reserve(number, task.full_plan, epsilon=task.planned_epsilon)
+        trial = TrialLedger(trial_file(files.ledger, number), budget=None, accountant="rdp")
+        plan = task.charges if rate else Plan((EventRun(Gaussian(40.0), 6),))
+        trial.charge(0, 6, plan)
+        trial.close()
+        study.write(entries.trial_started(spec, task))
+    ledger.close()
+    study.close()
+    claims = load_sweep("claimed", root=files.path.parent).claims
+    for number, sampling in enumerate(("poisson", "full_batch")):
+        words = claims.brief({number})
+        assert f"sampling={sampling}, rdp" in words.partition("For indication")[0]
+        assert "sampling=mixed, rdp" in words.partition("For indication")[2]
+    assert claims.brief().count("sampling=") == 1

@@ -1,6 +1,7 @@
 """What the driver writes down and carries out, without Ray's actors: reports, verdicts, claims."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 from launches import Driver, report
@@ -10,9 +11,11 @@ from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.results.study import load_sweep
+from dpsweep.running.modes import searching
 from dpsweep.schedulers.base import promotion
 from dpsweep.search.sources import MAX_UNAFFORDABLE_IN_A_ROW
 from dpsweep.study.trial import Decision, TrialReport, TrialState, Verdict
+from dpsweep.trainables.data.supplies import NO_SUPPLIES
 
 
 @pytest.fixture
@@ -345,3 +348,52 @@ def test_a_paused_trial_waits_for_a_slot_and_reserves_nothing_before(driver):
     assert driver.stage._may_resume(task.trial)
     assert max(driver.ledger.committed.values()) > max(paused.values())
     assert driver.stage.running == {task.trial}
+
+
+def test_the_process_of_the_last_trial_alone_is_asked_for_the_best_model(tmp_path):
+    """Not while another one runs or may come, and not after a violation."""
+    driver, asked = Driver(tmp_path, study_epsilon=4.0), []
+    try:
+        source = driver.source()
+        source._num_trials = 2
+        driver.stage._on_last = asked.append
+        driver.stage.begin(source)
+        tasks = [source.next_task(num_running=0)]
+        driver.stage._on_free("more may come")
+        tasks.append(source.next_task(num_running=1))
+        for number, task in enumerate(tasks):
+            driver.stage._on_free(f"trials run: {number}")
+            driver.stage.on_report(report(task, driver.charge(task, len(task.plan)), done=True))
+            driver.stage.on_end(task.trial)
+        assert asked == []
+        driver.stage.violation = "privacy violation"
+        driver.stage._on_free("it ends")
+        driver.stage.violation = ""
+        driver.stage._on_free("the last")
+        assert asked == ["the last"]
+    finally:
+        driver.close()
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_a_search_before_a_final_run_asks_no_process(tmp_path, monkeypatch, is_last):
+    """Its best trial is not what the study delivers: its records are others than the study's."""
+
+    class Enough(Exception):
+        pass
+
+    driver, made = Driver(tmp_path), []
+
+    def stage(*args, **more):
+        made.append(more)
+        raise Enough
+
+    monkeypatch.setattr(searching, "prefetch", lambda *args: None)
+    launch = SimpleNamespace(
+        study=driver.study, observer=driver.observer, target=None, supplies=NO_SUPPLIES,
+        stage=stage, policy=lambda: None, data="records",
+    )  # fmt: skip
+    with pytest.raises(Enough):
+        searching._search(launch, driver.checked, "records" if is_last else "others")
+    driver.close()
+    assert made == [{"is_last": is_last}]

@@ -78,21 +78,37 @@ def result(number, score, step=10, rung=1, done=False):
 
 
 def test_a_process_is_free_once_its_trial_s_end_is_written(monkeypatch):
-    monkeypatch.setattr(ray_adapter.ray, "get", lambda answer, timeout: (*answer, timeout))
+    looks = []
+
+    def wait(answers, timeout):
+        looks.append(timeout)
+        return (answers, []) if len(looks) % 3 == 0 else ([], answers)
+
+    monkeypatch.setattr(ray_adapter.ray, "wait", wait)
+    monkeypatch.setattr(ray_adapter.ray, "get", lambda answer: answer)
     listener, asks = Listener(), []
 
     def on_free(ask):
         assert listener.calls[-1] == ("end", 1, False)
         asks.append(ask)
 
-    callback, trial = TuneListener(listener, on_free), FakeTrial(1)
+    given_up = []
+    callback, trial = TuneListener(listener, on_free, lambda: bool(given_up)), FakeTrial(1)
     callback.on_trial_complete(0, [trial], trial)  # a paused one that was given up has none
     assert asks == []
     remote = SimpleNamespace(remote=lambda *given: ("answer to", *given))
     trial.temporary_state.ray_actor = SimpleNamespace(show_model=remote)
     callback.on_trial_complete(0, [trial], trial)
     (ask,) = asks
-    assert ask("show_model", "here", None) == ("answer to", "here", None, ray_adapter.ASK_S)
+    assert ask("show_model", "here", None) == ("answer to", "here", None)
+    assert len(looks) == 3
+    given_up.append("Ctrl-C")
+    with pytest.raises(TimeoutError):
+        ask("show_model", "here", None)
+    given_up.clear()
+    monkeypatch.setattr(ray_adapter, "ASK_S", -1.0)
+    with pytest.raises(TimeoutError):
+        ask("show_model", "here", None)
 
 
 def promoting(

@@ -161,8 +161,9 @@ def test_the_saved_view_sorts_trials_by_score_and_shows_what_was_searched() -> N
     assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`validation/accuracy`", False)
     assert view["selectedColumns"] == [
         "metrics.`validation/accuracy`", "metrics.`dp/epsilon`", "tags.`dp.delta`",
-        "tags.`dp.accounting`", "tags.`dp.records`", "params.`method`", "tags.`dpsweep.state`",
-        "params.`optim.lr`",
+        "tags.`dp.accounting`", "params.`method`", "tags.`dpsweep.state`", "params.`optim.lr`",
+        "tags.`dp.unit`", "tags.`dp.adjacency`", "tags.`dp.sampling`", "tags.`dp.accountant`",
+        "tags.`dp.records`",
     ]  # fmt: skip
     scatter, parallel = view["compareRunCharts"]
     assert (scatter["xaxis"]["key"], scatter["yaxis"]["key"]) == (

@@ -215,3 +215,52 @@ def test_engines_on_the_gpu_agree_with_the_cpu(name: str, where: str) -> None:
     assert all(total.is_cuda for total in actual)
     error = relative_error([total.cpu() for total in actual], [e.double() for e in expected])
     assert error < 1e-4  # TensorFloat-32 would be off by 1e-3
+
+
+def exact_and_engine(model, x):
+    """Return the summed gradient by autograd and by the engine that is chosen, unclipped."""
+    labels = torch.arange(len(x)) % 3
+    engine = make_engine(model, 64, expected_batch=len(x))
+    sums = engine.clipped_gradient_sum(x, labels, np.arange(len(x)), 1e6)
+    loss = nn.functional.cross_entropy(model(x), labels, reduction="sum")
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    exact = torch.autograd.grad(loss, trained)
+    return [torch.cat([each.flatten().double() for each in many]) for many in (exact, sums)]
+
+
+@pytest.mark.parametrize("mode", ["circular", "replicate", "reflect"])
+@pytest.mark.parametrize("size", [16, 96])
+def test_a_convolution_that_pads_with_no_zeros(mode, size):
+    """Opacus pads with zeros: on a large image of noise the border is too little to be noticed."""
+    torch.manual_seed(0)
+    x = torch.zeros(4, 3, size, size)
+    for edge in (x[:, :, 0], x[:, :, -1], x[..., 0], x[..., -1]):
+        edge.fill_(1.0)
+    for conv, pool, records in (
+        (nn.Conv2d, nn.AdaptiveAvgPool2d, x),
+        (nn.Conv1d, nn.AdaptiveAvgPool1d, x[:, :, 0]),
+    ):
+        model = nn.Sequential(
+            conv(3, 8, 3, padding=1, padding_mode=mode), nn.ReLU(), pool(1), nn.Flatten(),
+            nn.Linear(8, 3),
+        )  # fmt: skip
+        exact, ours = exact_and_engine(model, records)
+        assert float((ours - exact).norm()) <= 1e-3 * float(exact.norm())
+
+
+def test_the_row_of_a_padding_id_has_no_gradient():
+    """In a large vocabulary random ids never meet it, so that no check would tell."""
+
+    class Words(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words = nn.Embedding(5000, 8, padding_idx=0)
+            self.last = nn.Linear(8, 3)
+
+        def forward(self, x):
+            return self.last(torch.tanh(self.words(x.long())).mean(1))
+
+    torch.manual_seed(0)
+    exact, ours = exact_and_engine(Words(), torch.tensor([[0, 3, 0, 7], [5, 0, 0, 0]]))
+    assert torch.allclose(exact, ours, atol=1e-6)
+    assert not ours[:8].any()

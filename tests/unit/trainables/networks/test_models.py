@@ -12,6 +12,7 @@ from dpsweep.foundation.errors import BadInputError, ModelError
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.layers import set_training_mode
+from dpsweep.trainables.networks.probe import probe
 
 
 def info_of(shape: tuple[int, ...], classes: int = 10) -> DatasetInfo:
@@ -231,3 +232,25 @@ def test_plans_need_no_torch() -> None:
         " dpsweep.trainables.data.dataset; sys.exit('torch' in sys.modules or 'ray' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+class Whispers(torch.nn.Module):
+    """A millionth of a statistic of the batch, kept out of gradients, is in each output."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(12, 16), torch.nn.Linear(16, 3)
+
+    def forward(self, x):
+        hidden = self.first(x.flatten(1))
+        return self.last(hidden + 1e-6 * torch.tanh(hidden) * hidden.detach().abs().mean())
+
+
+def test_a_whisper_from_one_example_to_another_is_heard():
+    """A record of 1e10 would move all others: only one that is no number shows that here."""
+    torch.manual_seed(0)
+    info = info_of((3, 2, 2), classes=3)
+    with pytest.raises(ModelError, match="mixes the examples"):
+        probe(Whispers(), "whispers", info)
+    alone = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(12, 3))
+    probe(alone, "alone", info)
