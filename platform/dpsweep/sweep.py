@@ -60,6 +60,7 @@ from dpsweep.running.termination import Termination
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import enforced_terms, refuse_launch
 from dpsweep.study.study import Observer, Study
+from dpsweep.study.trial import ALL_STARTED
 from dpsweep.tracking import open_spool, takes_graphs
 from dpsweep.trainables.data.loading import load_records
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
@@ -292,4 +293,4 @@ def _is_complete(checked: Preflight, study: Study) -> bool:
     if view.state != "finished":
         return False
     wants_more = checked.spec.privacy.mode.is_adaptive and len(view.trials) < checked.total_trials
-    return not (wants_more and view.end_reason == "all trials were started")
+    return not (wants_more and view.end_reason == ALL_STARTED)

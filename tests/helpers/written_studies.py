@@ -7,12 +7,11 @@ from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import preflight
-from dpsweep.results.advice import ALL_STARTED
 from dpsweep.results.study import load_sweep
 from dpsweep.running import entries
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study
-from dpsweep.study.trial import TrialReport, TrialState
+from dpsweep.study.trial import ALL_STARTED, TrialReport, TrialState
 
 COMPOSED = {"delta": 1e-5, "trial_epsilon": 2.0, "accounting": "composed", "study_epsilon": 6.0}
 

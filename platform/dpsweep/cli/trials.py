@@ -7,12 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.cli.base import say
 from dpsweep.cli.output import Format, print_records
-from dpsweep.foundation.errors import (
-    NothingWithinBudgetError,
-)
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.results.coverage import records_of_trial, with_caveats
-from dpsweep.results.tables.searched import searched_values
+from dpsweep.results.tables.searched import best_id, searched_values
 from dpsweep.study.journal import on_test_records
 
 if TYPE_CHECKING:
@@ -44,7 +41,7 @@ def print_trials(
     rows = []
     has_kinds = result.spec.privacy.mode.is_public_search or result.spec.search.on is not None
     is_probed = result.spec.final_trial is not None
-    best = _best_id(result) if output is Format.TABLE else None
+    best = best_id(result) if output is Format.TABLE else None
     test = on_test_records(result.spec.search.metric)
     is_tested = result.spec.data.test.visibility == "public"
     has_memory = explain and any(trial.memory_mb is not None for trial in result.results)
@@ -82,14 +79,6 @@ def print_trials(
     print_records(rows, output, caption=caption, collapsible={"method", *result.varied})
     for line in result.score_notes():
         say(line)
-
-
-def _best_id(result: SweepResult) -> int | None:
-    """Return the number of the best trial, or None while there is none."""
-    try:
-        return result.best().trial_id
-    except NothingWithinBudgetError:
-        return None
 
 
 def caption_of(

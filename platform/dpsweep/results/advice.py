@@ -16,10 +16,9 @@ from dpsweep.foundation.words import counted
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.study.trial import TrialState
+from dpsweep.study.trial import ALL_STARTED, TrialState
 from dpsweep.tracking.state import TrackingState
 
-ALL_STARTED = "all trials were started"
 _MOST_PLANS = 32  # of which the mean cost of a whole plan is taken
 
 

@@ -13,7 +13,7 @@ from dpsweep.search.suggestions import KnownTrial, Outcome, Suggestions, objecti
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.study.events import TrialInfeasible, event_of
 from dpsweep.study.journal import StudyView
-from dpsweep.study.trial import TrialReport, TrialState, TrialTask
+from dpsweep.study.trial import ALL_STARTED, TrialReport, TrialState, TrialTask
 
 MAX_UNAFFORDABLE_IN_A_ROW = 20
 
@@ -112,7 +112,7 @@ class SearchSource:
         if self._waiting:
             return ""
         if not self._end_reason and self._num_admitted >= self._num_trials:
-            return "all trials were started"
+            return ALL_STARTED
         return self._end_reason
 
     @property

@@ -31,6 +31,10 @@ class TrialState(StrEnum):
     INFEASIBLE = "infeasible"
 
 
+#: Why a study ends that has started as many trials as were wanted; it goes on if more are.
+ALL_STARTED = "all trials were started"
+
+
 #: How the reason ends of a trial that waited to be continued when the study's budget was used up.
 NO_BUDGET_LEFT = "no budget was left for it"
 

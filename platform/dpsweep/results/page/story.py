@@ -13,7 +13,7 @@ from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.results.origins import reading_data
 from dpsweep.results.study import SweepResult
 from dpsweep.results.study_card import card
-from dpsweep.results.tables.searched import searched_values
+from dpsweep.results.tables.searched import best_id, searched_values
 from dpsweep.results.trial import TrialResult
 from dpsweep.spec.facts import without_password
 from dpsweep.spec.search.section import EPSILON
@@ -165,7 +165,7 @@ def _trials(result: SweepResult) -> Table:
     spec = result.spec
     test = on_test_records(spec.search.metric)
     is_tested = spec.data.test.visibility == "public"
-    trials, best = result.results, _best_id(result)
+    trials, best = result.results, best_id(result)
     rows = [
         {**_trial(result, trial, test if is_tested else None, best), **searched}
         for trial, searched in zip(trials, searched_values(result, trials))
@@ -174,13 +174,6 @@ def _trials(result: SweepResult) -> Table:
     numeric = [all(_is_number(row.get(name)) for row in rows) for name in names]
     cells = [[as_cell(row.get(name)) for name in names] for row in rows]
     return Table(names, cells, numeric)
-
-
-def _best_id(result: SweepResult) -> int | None:
-    try:
-        return result.best().trial_id
-    except NothingWithinBudgetError:
-        return None
 
 
 def _trial(

@@ -1,15 +1,24 @@
-"""Searched values of trials: what the space varies, where it has a meaning."""
+"""Tables of a search: which trial is the best, and the values that the space varies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.foundation.errors import NothingWithinBudgetError
 from dpsweep.search_spaces.base import SearchSpace
 
 if TYPE_CHECKING:
     from dpsweep.results.study import SweepResult
     from dpsweep.results.trial import TrialResult
+
+
+def best_id(result: SweepResult) -> int | None:
+    """Return the number of the best trial, or None while there is none."""
+    try:
+        return result.best().trial_id
+    except NothingWithinBudgetError:
+        return None
 
 
 def searched_values(result: SweepResult, trials: Sequence[TrialResult]) -> list[dict[str, Any]]:
