@@ -45,6 +45,10 @@ def preloading(resources: ResourcesSpec, *, is_started: bool) -> dict[str, str]:
         "RAY_prestart_worker_first_driver": str(int(is_started)),
         # Ray ends idle processes after a second, those that were started beforehand among them.
         "RAY_idle_worker_killing_time_threshold_ms": "60000",
+        # A raylet that misses its own object store by a hair, as it may on busy cores, would wait a
+        # second for the next of ten tries.
+        "RAY_raylet_client_connect_timeout_milliseconds": "50",
+        "RAY_raylet_client_num_connect_attempts": "200",
     }
 
 

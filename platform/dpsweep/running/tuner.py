@@ -38,7 +38,7 @@ from dpsweep.trainables.execution.settings import ExecutionSettings
 # Tune hands these of the driver to its actors as a runtime environment, which Ray writes into the
 # command lines of its processes and into its logs: every user of a node could read the keys there.
 _SECRETS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
-class_cache.ENV_VARS_TO_PROPAGATE -= _SECRETS
+_HANDED = class_cache.ENV_VARS_TO_PROPAGATE - _SECRETS
 # A setting for PyTorch Lightning, which nothing here uses. With an environment of their own, actors
 # run in no process that Ray has started beforehand, and wait for its agent and a second process.
 _LIGHTNING = dict(class_cache.DEFAULT_ENV_VARS)
@@ -124,9 +124,7 @@ def make_tuner(
         must_stop: Asked at every report whether all trials end now.
         say: Hears what trials wait for while none can run.
     """
-    class_cache.DEFAULT_ENV_VARS.clear()
-    if not is_warm.is_set():
-        class_cache.DEFAULT_ENV_VARS.update(_LIGHTNING)
+    _name_variables()
     return tune.Tuner(
         tune.with_resources(
             tune.with_parameters(DPTrainable, settings=settings, data=data),
@@ -187,6 +185,12 @@ def run_trials(
         if isinstance(error, SweepError) or not _is_of_ray(error):
             raise error from error.__cause__
         raise _lost_ray(error) from error
+
+
+def _name_variables() -> None:
+    """Name the variables that Tune gives its actors; a Ray that was started here has them all."""
+    class_cache.DEFAULT_ENV_VARS = {} if is_warm.is_set() else dict(_LIGHTNING)
+    class_cache.ENV_VARS_TO_PROPAGATE = set() if is_warm.is_set() else set(_HANDED)
 
 
 def share_of(trial: int, resources: ResourcesSpec, files: StudyFiles) -> Share:

@@ -8,13 +8,11 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from ray._raylet import AuthenticationMode, get_authentication_mode
 
 from dpsweep.cluster import local, worker
-from dpsweep.cluster.lean import lean_ray
 from dpsweep.cluster.local import LocalTarget
 from dpsweep.cluster.token import own_token
 from dpsweep.foundation.errors import RayLostError, ResourceError
@@ -223,6 +221,12 @@ def test_processes_are_started_beforehand_where_a_trial_comes_for_each(
     assert seen["RAY_prestart_worker_first_driver"] == is_started
     assert seen["RAY_preload_python_modules"] == warm.__name__
     assert seen["DPSWEEP_WORKER_THREADS"] == str(max(1, int(resources.get("cpu", 1))))
+    # Ten seconds in all, as Ray has it, and not one of them for a miss by a hair.
+    wait, tries = (
+        int(seen[f"RAY_raylet_client_{name}"])
+        for name in ("connect_timeout_milliseconds", "num_connect_attempts")
+    )
+    assert (wait, wait * tries) == (50, 10_000)
 
 
 def test_a_target_of_another_package_waits_for_the_study(tmp_path, monkeypatch):
@@ -235,17 +239,6 @@ def test_a_target_of_another_package_waits_for_the_study(tmp_path, monkeypatch):
     target = Hut(ClusterSpec(), ResourcesSpec(), tmp_path / "studies" / "s")
     target.begin(10)
     target.disconnect()
-
-
-def test_ray_has_its_methods_back_after_a_lean_start():
-    from ray._private.node import Node
-
-    before = (Node.start_api_server, Node.start_monitor, Node.start_log_monitor)
-    with lean_ray():
-        node = SimpleNamespace()
-        assert Node.start_api_server(node, include_dashboard=False, raise_on_failure=False) is None
-        assert Node.start_monitor(node) is None
-    assert (Node.start_api_server, Node.start_monitor, Node.start_log_monitor) == before
 
 
 def run_worker(home, *, then):

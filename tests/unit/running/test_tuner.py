@@ -6,8 +6,10 @@ from types import SimpleNamespace
 import pytest
 import ray.tune.tune as tune_loop
 from ray.exceptions import RayError
+from ray.tune.execution import class_cache
 
 from dpsweep.foundation.errors import RayLostError, StorageError
+from dpsweep.running import tuner
 from dpsweep.running.tuner import run_trials
 from dpsweep.schedulers.ray_adapter import PastTune
 from dpsweep.study.recall import Recall
@@ -86,3 +88,19 @@ def test_an_error_is_raised_as_what_it_is_and_actors_are_let_go(raised, expected
     with pytest.raises(expected):
         run(fit, tmp_path, scheduler)
     assert released == [1]
+
+
+@pytest.mark.parametrize("is_here", [True, False])
+def test_actors_run_in_processes_that_are_there(monkeypatch, is_here):
+    """With an environment of its own, whatever is in it, an actor waits for another process."""
+    for name in ("TORCHFT_LIGHTHOUSE", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.setenv(name, "of the user")
+    monkeypatch.setattr(tuner, "is_warm", SimpleNamespace(is_set=lambda: is_here))
+    for name in ("DEFAULT_ENV_VARS", "ENV_VARS_TO_PROPAGATE"):  # to be put back
+        monkeypatch.setattr(class_cache, name, getattr(class_cache, name))
+    tuner._name_variables()
+    made = []
+    monkeypatch.setattr(class_cache.ray, "remote", lambda **given: lambda cls: made.append(given))
+    class_cache._ActorClassCache().get(object)
+    handed = {} if is_here else {"PL_DISABLE_FORK": "1", "TORCHFT_LIGHTHOUSE": "of the user"}
+    assert made == [{"runtime_env": {"env_vars": handed}}]
