@@ -1,7 +1,7 @@
 """Draw a study's pictures and its page, in ``python -m dpsweep.results.page DIRECTORY`` too.
 
-A process of its own, which a launch starts when its last trial has ended: what is left to do there
-keeps one core busy, as this does another. It reads the study's files alone.
+A process of its own, which a launch starts when its last trials are about to end: what is left to
+do there keeps one core busy, as this does another. It reads the study's files alone.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dpsweep.foundation.file_paths import file_path
 from dpsweep.foundation.process.leaving import leave
 from dpsweep.results.page.bundle import vega_bundle
 from dpsweep.results.page.html import page_of
-from dpsweep.results.pictures.base import Picture
+from dpsweep.results.pictures.base import Picture, warm
 from dpsweep.results.pictures.files import write_pictures
 from dpsweep.results.pictures.importance import LEAST
 from dpsweep.results.pictures.table import pictures_of
@@ -69,3 +69,4 @@ def prepare(files: StudyFiles) -> None:
     if len(files.view().trials) >= LEAST:
         importance.load()
     vega_bundle()
+    warm()

@@ -101,6 +101,13 @@ class Picture:
         return buffer.getvalue()
 
 
+def warm() -> None:
+    """Load what draws PNGs, which takes a good part of a second."""
+    import vl_convert
+
+    vl_convert.vegalite_to_png({"data": {"values": [{}]}, "mark": {"type": "text", "text": "a"}})
+
+
 #: Draws a picture of a study, or returns None where there is nothing to draw, or nothing may be.
 Draw = Callable[[SweepResult], Picture | None]
 

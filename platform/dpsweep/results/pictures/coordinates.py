@@ -95,7 +95,7 @@ def parallel_coordinates(result: SweepResult) -> Picture | None:
                 "mark": {
                     "type": "line",
                     "strokeWidth": 1.3,
-                    "opacity": 0.65,
+                    "strokeOpacity": 0.65,  # "opacity" takes a layer, and a while, for each line
                     "invalid": "break-paths-filter-domains",
                     "point": {"size": 8},  # of a value between two breaks
                 },

@@ -29,7 +29,7 @@ def learning_curves(result: SweepResult) -> Picture | None:
     has_epsilon = not is_public and all(row["epsilon"] is not None for row in rows)
     place = of_epsilon("epsilon so far") if has_epsilon else quantitative("step")
     chart = {
-        "mark": {"type": "line", "point": {"size": 20}, "strokeWidth": 1.2, "opacity": 0.7},
+        "mark": {"type": "line", "point": {"size": 20}, "strokeWidth": 1.2, "strokeOpacity": 0.7},
         "encoding": {
             "x": place,
             "y": quantitative("score", metric),
