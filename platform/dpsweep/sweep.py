@@ -175,9 +175,10 @@ def run_checked(
         stack.enter_context(spool)
         drawing = Drawing(study, is_wanted=spool.is_enabled and spec.tracking.pictures)
         stack.callback(drawing.close)
-        hand_on = HandingOn(study, observer, drawing, is_wanted=takes_graphs(spec.tracking))
+        is_wanted, most = takes_graphs(spec.tracking), checked.total_trials
+        hand_on = HandingOn(study, observer, drawing, is_wanted=is_wanted, num_trials=most)
         charged = (ledger, composition, selection, num_draws)
-        launch = Launch(checked, study, *charged, data, NO_SUPPLIES, observer, target, hand_on.take)
+        launch = Launch(checked, study, *charged, data, NO_SUPPLIES, observer, target, hand_on)
         conclusion = Conclusion(study, observer)
 
         def leave() -> None:

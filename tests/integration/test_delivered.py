@@ -37,10 +37,15 @@ print(json.dumps([scores, mlflow.models.get_model_info(sys.argv[2]).metadata["dp
 
 WHOLE = """
 import sys
+from dpsweep import sweep
 from dpsweep.spec.study import SweepSpec
-from dpsweep.sweep import run_sweep
-result = run_sweep(SweepSpec.model_validate_json(sys.argv[1]))
-print(result.best().model_uri, "torch" in sys.modules)
+class HandingOn(sweep.HandingOn):
+    def of(self, trial):
+        seen.append(super().of(trial))
+        return seen[-1]
+seen, sweep.HandingOn = [], HandingOn
+result = sweep.run_sweep(SweepSpec.model_validate_json(sys.argv[1]))
+print(result.best().model_uri, len(seen) == 1 and seen[0] is not None, "torch" in sys.modules)
 """
 
 
@@ -307,23 +312,54 @@ def test_the_gallery_is_in_the_store_and_of_the_same_model(over):
     assert (result.files.trial(result.best().trial_id) / "examples.png").exists()
 
 
-def test_the_driver_of_a_study_loads_no_torch(tmp_path):
+PROBED = {
+    "strategy": "probe", "probe": {"num_probes": 3, "epsilon": 0.3},
+    "space": {
+        "method": "dp_sgd", "model.name": "linear", "train.epochs": 2,
+        "optim.input_norm": 4.0, "optim.noise_scale": {"loguniform": [0.1, 100]},
+    },
+}  # fmt: skip
+#: Why a search ends -> what differs in its spec. A final run and probes end otherwise yet.
+ENDS = {
+    "all trials were started": {},
+    "no further trial fits": {
+        "privacy": {"delta": 1e-5, "trial_epsilon": 1.0, "accounting": "composed",
+                    "study_epsilon": 1.2},
+    },
+    "the final run has ended": {
+        "privacy": {"delta": 1e-5, "trial_epsilon": 1.0, "accounting": "public"},
+        "data__public": {"fraction": 0.2},
+    },
+    "probes": {
+        "privacy": {"delta": 1e-5, "accounting": "composed", "study_epsilon": 3.0,
+                    "accountant": "rdp"},
+        "search": PROBED,
+    },
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("why", ENDS)
+def test_the_driver_of_a_study_loads_no_torch(tmp_path, why):
     """The process of the last trial hands the best model on; the driver here is a fresh one."""
-    raw = make_spec(tmp_path, "light")
-    raw["search"] |= {"num_trials": 3}
+    raw = make_spec(tmp_path, "light", **ENDS[why])
     raw["tracking"]["pictures"] = True
     done = subprocess.run(
         [sys.executable, "-W", "ignore", "-c", WHOLE, json.dumps(raw)],
         capture_output=True, text=True, timeout=300, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    uri, is_loaded = done.stdout.split()[-2:]
+    uri, is_handed, is_loaded = done.stdout.split()[-3:]
     assert uri.startswith("models:/m-")
-    assert is_loaded == "False"
+    assert is_handed == "True"
+    # Of public records there is a figure of what noise does to each layer: the driver computes it.
+    assert is_loaded == str("data__public" in ENDS[why])
     study = load_sweep("light", root=tmp_path / "studies")
-    assert json.loads(study.files.confusion.read_text())["trial"] == study.best().trial_id
+    if why != "probes":
+        assert why in study.view.end_reason
+    best = study.best().trial_id
+    assert json.loads(study.files.confusion.read_text())["trial"] == best
     assert (study.files.pictures / "confusion.png").exists()
-    assert (study.files.trial(study.best().trial_id) / "examples.png").exists()
+    assert (study.files.trial(best) / "examples.png").exists()
 
 
 @pytest.mark.slow

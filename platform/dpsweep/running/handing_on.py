@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass
 
 from dpsweep.foundation.errors import NothingWithinBudgetError
@@ -12,6 +13,11 @@ from dpsweep.running.gallery import Drawing, keep_shown, public_part
 from dpsweep.schedulers.ray_adapter import Ask
 from dpsweep.study.model_graph import ModelGraph
 from dpsweep.study.study import Observer, Study
+from dpsweep.study.trial import TrialState
+
+#: Seconds that what draws takes to load, about; it needs most of 200 MB from then on.
+LOAD_S = 3.0
+_MOVING = (TrialState.RUNNING, TrialState.PAUSED)
 
 
 @dataclass(frozen=True)
@@ -40,14 +46,32 @@ class HandingOn:
         observer: Who watches.
         drawing: Draws the study's pictures, from when what the model predicts is known.
         is_wanted: Whether the tracker takes a graph.
+        num_trials: That the study runs, at most.
     """
 
     def __init__(
-        self, study: Study, observer: Observer, drawing: Drawing, *, is_wanted: bool
+        self,
+        study: Study,
+        observer: Observer,
+        drawing: Drawing,
+        *,
+        is_wanted: bool,
+        num_trials: int,
     ) -> None:
         self._study, self._observer, self._drawing = study, observer, drawing
         self._is_wanted, self._is_said = is_wanted, False
+        self._num_trials, self._num_ended = num_trials, 0
+        self._begun = time.monotonic()
         self._handed: HandedOn | None = None
+
+    def expect(self) -> None:
+        """Hear that a trial has ended: where all will soon, what draws is loaded meanwhile."""
+        self._num_ended += 1
+        trials = self._study.view.trials.values()
+        num_left = self._num_trials - sum(trial.state not in _MOVING for trial in trials)
+        pace = (time.monotonic() - self._begun) / self._num_ended
+        if pace * num_left < LOAD_S:
+            self._drawing.load()
 
     def begin(self) -> None:
         """Say, once, that the model is logged, and let what draws be loaded."""

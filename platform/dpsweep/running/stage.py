@@ -8,8 +8,9 @@ journal first, then the policy's verdict, then what follows from it.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.cluster.base import ClusterTarget
@@ -25,10 +26,12 @@ from dpsweep.running import entries
 from dpsweep.running.ending import charged_epsilon
 from dpsweep.running.failing import Deaths, FailingSource, refuse_unwritten
 from dpsweep.running.giving_up import give_up_claim
+from dpsweep.running.handing_on import HandingOn
 from dpsweep.running.recovery import LOST
 from dpsweep.running.tuner import make_tuner, run_trials, settings_of, share_of
 from dpsweep.schedulers.base import TrialPolicy, promotion
 from dpsweep.schedulers.hanging import HangWatch
+from dpsweep.schedulers.keeping import KeptProcesses
 from dpsweep.schedulers.ray_adapter import Ask, PolicyScheduler, TuneListener
 from dpsweep.search.searcher import TaskSearcher
 from dpsweep.search.sources import TaskSource
@@ -60,7 +63,7 @@ class Stage:
         observer: Who watches.
         policy: Stops and pauses trials; it has seen all earlier reports.
         fresh_attempts: True to begin a trial anew whose process died (accounting select).
-        on_last: Hears of the process of the last trial, when that has ended and none is left.
+        hand_on: Hears of ends, and of the process of the last trial, when none is left.
     """
 
     def __init__(
@@ -75,20 +78,18 @@ class Stage:
         observer: Observer,
         policy: TrialPolicy,
         fresh_attempts: bool = False,
-        on_last: Callable[[Ask], None] | None = None,
+        hand_on: HandingOn | None = None,
     ) -> None:
         self.checked, self.spec, self.study, self.ledger = checked, checked.spec, study, ledger
         self.composition, self.observer, self.policy = composition, observer, policy
         self.data, self.supplies = data, supplies
-        self.fresh_attempts, self._on_last = fresh_attempts, on_last
-        self.running: set[int] = set()
-        self.live: dict[int, TrialReport] = {}
-        self.violation = ""
+        self.fresh_attempts, self._hand_on = fresh_attempts, hand_on
+        self.running, self.live = set[int](), dict[int, TrialReport]()
         self._notes: set[str] = set()
         self._max_concurrent = self._num_refused = 0
         self._source: TaskSource | None = None
         self._stop_reasons: dict[int, str] = {}
-        self._deaths = Deaths(self.spec.resources)
+        self._deaths, self.violation = Deaths(self.spec.resources), ""
         self._ended_early: list[tuple[TrialReport, TrialState]] = []
         self.tune_path: FilePath | None = None  # of Tune's traces; None: in the study
 
@@ -124,13 +125,14 @@ class Stage:
             search_is_done=lambda: searcher.is_done,
             spends_rest=self.composition is not None,
             paused=[self.live[number] for number in paused],
+            kept=KeptProcesses.of(spec.resources, self._max_concurrent),
         )
-        recall = Recall(files.path)
+        recall, free = Recall(files.path), functools.partial(self._on_free, searcher)
         tuner = make_tuner(
             spec.resources.max_failures,
             searcher,
             scheduler,
-            [TuneListener(self, self._on_free, lambda: recall.has_begun), self._watch()],
+            [TuneListener(self, free, lambda: recall.has_begun), self._watch()],
             storage=self.tune_path or files.path / "ray",
             settings=dataclasses.replace(self.settings(), recall=recall.word),
             data=self.data,
@@ -156,11 +158,12 @@ class Stage:
         view = self.study.view
         return view.count(TrialState.RUNNING) + view.count(TrialState.PAUSED) > 0
 
-    def _on_free(self, ask: Ask) -> None:
-        """Tell of the process of the last trial, which is asked for the best model."""
-        is_over = self._source is not None and self._source.is_exhausted and not self._is_moving
-        if self._on_last is not None and is_over and not self.violation:
-            self._on_last(ask)
+    def _on_free(self, searcher: TaskSearcher, ask: Ask) -> None:
+        """Tell of an end, and of the last trial's process, which is asked for the best model."""
+        if self._hand_on is not None and not self.violation:
+            self._hand_on.expect()
+            if not self._is_moving and searcher.is_over():
+                self._hand_on.take(ask)
 
     def _watch(self) -> HangWatch:
         minutes = self.spec.resources.hang_minutes

@@ -15,6 +15,7 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from dpsweep.foundation.errors import SweepError
 from dpsweep.schedulers.base import BarrierPolicy, TrialPolicy, promotion
+from dpsweep.schedulers.keeping import KeptProcesses
 from dpsweep.study.trial import NO_BUDGET_LEFT, Decision, TrialReport, Verdict
 
 _TUNE = {
@@ -109,6 +110,7 @@ class PolicyScheduler(FIFOScheduler):
         spends_rest: Let paused trials go on, the best first, when no new one will come.
         paused: Last reports of trials that an earlier launch has paused. The searcher hands these
             out like others, but at once and not counted as running: they wait here.
+        kept: Processes that Tune keeps for new trials.
     """
 
     # A trial must not run on while its report is judged, whatever TUNE_RESULT_BUFFER_LENGTH says.
@@ -123,8 +125,10 @@ class PolicyScheduler(FIFOScheduler):
         search_is_done: Callable[[], bool],
         spends_rest: bool = False,
         paused: Iterable[TrialReport] = (),
+        kept: KeptProcesses | None = None,
     ) -> None:
         super().__init__()
+        self._kept = kept or KeptProcesses()
         self._policy, self._listener = policy, listener
         self._may_resume, self._search_is_done = may_resume, search_is_done
         self._spends_rest = spends_rest
@@ -149,6 +153,7 @@ class PolicyScheduler(FIFOScheduler):
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Keep a paused trial paused that Tune would start, for the first time or again."""
         self._controller = tune_controller
+        self._kept.keep(tune_controller, trial)
         number = trial.config["trial"]
         if number in self._expected:
             self._paused[number] = (trial, self._expected.pop(number))
@@ -205,6 +210,8 @@ class PolicyScheduler(FIFOScheduler):
             trial, num_failures = self._given_back.pop()
             trial.run_metadata.num_failures = num_failures  # one death counts once
             tune_controller._set_trial_status(trial, Trial.PENDING)
+        if self._search_is_done():
+            self._kept.release()
         if self._resumed is None or self._resumed.status != Trial.PENDING:
             self._resumed = self._resume(self._policy.choose_paused)
         if self._resumed is not None:
@@ -297,7 +304,7 @@ class TuneListener(tune.Callback):
         on_free: Hears after it, with what calls the trial's process, which has nothing to do now:
             ``ask(method, *arguments)`` of its ``DPTrainable`` waits for the answer, and raises a
             TimeoutError if that takes too long or is given up.
-        is_given_up: Whether nobody waits for answers any more.
+        is_given_up: Whether nobody waits for answers any more; then ``on_free`` is not told.
     """
 
     def __init__(
@@ -315,7 +322,7 @@ class TuneListener(tune.Callback):
         assert self._listener is not None
         self._listener.on_end(trial.config["trial"])
         actor = trial.temporary_state.ray_actor
-        if actor is not None:
+        if actor is not None and not self._is_given_up():
             self._on_free(lambda name, *given: self._ask(getattr(actor, name).remote(*given)))
 
     def _ask(self, answer: Any) -> Any:

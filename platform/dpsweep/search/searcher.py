@@ -11,6 +11,7 @@ from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.search.sources import TaskSource
 from dpsweep.spec.cluster import Share
+from dpsweep.study.trial import TrialTask
 
 
 class TaskSearcher(Searcher):
@@ -46,12 +47,15 @@ class TaskSearcher(Searcher):
         self._paused, self._is_held = list(paused), is_held
         self._max_concurrent, self._directory_of = max_concurrent, directory_of
         self._share_of = share_of
+        self._next: TrialTask | None = None
         self.failure: SweepError | None = None
 
     @property
     def is_done(self) -> bool:
         """True when no task will come any more."""
-        return self.failure is not None or (self._source.is_exhausted and not self._paused)
+        if self.failure is not None:
+            return True
+        return self._source.is_exhausted and self._next is None and not self._paused
 
     def suggest(self, trial_id: str) -> dict[str, Any] | str | None:
         """Return the next trial's config, None to wait, or FINISHED."""
@@ -59,16 +63,32 @@ class TaskSearcher(Searcher):
             return str(Searcher.FINISHED)
         if self._paused:
             return self._config(self._paused.pop(0))
-        if len(self._running) >= self._max_concurrent or self._is_held():
-            return None
+        task, self._next = self._next, None
+        if task is None:
+            if len(self._running) >= self._max_concurrent or self._is_held():
+                return None
+            task = self._fetch()
+        if task is None:
+            return str(Searcher.FINISHED) if self.is_done else None
+        return self._config(task.trial)
+
+    def is_over(self) -> bool:
+        """Say, as no trial runs, whether none is left; admits the next one if there is one.
+
+        A search that ends by its budget, its time or its grid knows that only when it is asked.
+        """
+        if not (self.is_done or self._paused or self._next):
+            self._next = self._fetch()
+        return self.is_done and self.failure is None
+
+    def _fetch(self) -> TrialTask | None:
         try:
             task = self._source.next_task(num_running=len(self._running))
         except SweepError as error:  # Tune would wrap it; the stage raises it as it is
             self.failure, task = error, None
-        if task is None:
-            return str(Searcher.FINISHED) if self.is_done else None
-        self._running.add(task.trial)
-        return self._config(task.trial)
+        if task is not None:
+            self._running.add(task.trial)
+        return task
 
     def _config(self, trial: int) -> dict[str, Any]:
         share = self._share_of(trial)

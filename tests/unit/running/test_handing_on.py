@@ -7,6 +7,7 @@ import pytest
 from dpsweep.foundation.errors import ModelError, NothingWithinBudgetError
 from dpsweep.running import handing_on
 from dpsweep.running.handing_on import HandingOn
+from dpsweep.study.trial import TrialState
 from dpsweep.trainables.execution.finished.predictions import Shown
 
 
@@ -45,7 +46,7 @@ def study(tmp_path, monkeypatch):
 def parts(study):
     said, drawing = [], Drawing()
     observer = SimpleNamespace(on_stage=said.append)
-    return HandingOn(study, observer, drawing, is_wanted=True), said, drawing
+    return HandingOn(study, observer, drawing, is_wanted=True, num_trials=4), said, drawing
 
 
 def answers(sheet=None, **wrong):
@@ -88,7 +89,7 @@ def test_what_cannot_be_had_there_is_left_to_the_driver(parts, call, error):
 def test_nobody_is_asked_for_what_nobody_wants(study, parts, monkeypatch):
     hand_on, said, drawing = parts
     ask, asked = answers()
-    HandingOn(study, None, drawing, is_wanted=False).take(ask)
+    HandingOn(study, None, drawing, is_wanted=False, num_trials=4).take(ask)
     study.view.model_uris[3] = "models:/m-1"
     hand_on.take(ask)  # it was logged by an earlier launch
 
@@ -98,3 +99,30 @@ def test_nobody_is_asked_for_what_nobody_wants(study, parts, monkeypatch):
     monkeypatch.setattr(study.result, "best", none)
     hand_on.take(ask)
     assert asked == said == drawing.asked == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "states", "is_loaded"),
+    [
+        (4.0, ["finished", "running"], False),  # three are left, four seconds each
+        (0.9, ["finished", "running"], True),
+        (2.9, ["finished", "pruned", "failed", "running"], True),
+        (3.1, ["finished", "pruned", "failed", "paused"], False),
+        (60.0, ["finished", "pruned", "failed", "finished"], True),
+    ],
+)
+def test_what_draws_is_loaded_before_the_end_and_not_long_before(
+    study, parts, monkeypatch, seconds, states, is_loaded
+):
+    """Of four trials; it is no small process, and a study may take days."""
+    hand_on, said, drawing = parts
+    trials = {n: SimpleNamespace(state=TrialState(state)) for n, state in enumerate(states)}
+    study.view.trials = trials
+    clock = [hand_on._begun]
+    monkeypatch.setattr(handing_on.time, "monotonic", lambda: clock[0])
+    for _ in range(len([state for state in states if state not in ("running", "paused")])):
+        clock[0] += seconds
+        drawing.asked.clear()
+        hand_on.expect()
+    assert drawing.asked == (["load"] if is_loaded else [])
+    assert said == []  # nothing is told yet

@@ -6,14 +6,16 @@ from types import SimpleNamespace
 import pytest
 from launches import Driver, report
 
-from dpsweep.foundation.errors import StorageError, SweepError
+from dpsweep.foundation.errors import StorageError, StudyError, SweepError
 from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.results.study import load_sweep
 from dpsweep.running.modes import searching
 from dpsweep.schedulers.base import promotion
+from dpsweep.search.searcher import TaskSearcher
 from dpsweep.search.sources import MAX_UNAFFORDABLE_IN_A_ROW
+from dpsweep.spec.cluster import Share
 from dpsweep.study.trial import Decision, TrialReport, TrialState, Verdict
 from dpsweep.trainables.data.supplies import NO_SUPPLIES
 
@@ -350,29 +352,85 @@ def test_a_paused_trial_waits_for_a_slot_and_reserves_nothing_before(driver):
     assert driver.stage.running == {task.trial}
 
 
+def searcher_of(driver, source):
+    return TaskSearcher(
+        source, max_concurrent=1, running=driver.stage.running, paused=[], is_held=lambda: False,
+        directory_of=driver.study.files.trial, share_of=lambda trial: Share(1, 0),
+    )  # fmt: skip
+
+
+def ended(driver, task):
+    """Run a trial to its end."""
+    driver.stage.on_report(report(task, driver.charge(task, len(task.plan)), done=True))
+    driver.stage.on_end(task.trial)
+
+
 def test_the_process_of_the_last_trial_alone_is_asked_for_the_best_model(tmp_path):
     """Not while another one runs or may come, and not after a violation."""
     driver, asked = Driver(tmp_path, study_epsilon=4.0), []
     try:
         source = driver.source()
         source._num_trials = 2
-        driver.stage._on_last = asked.append
+        searcher = searcher_of(driver, source)
+        driver.stage._hand_on = SimpleNamespace(expect=lambda: None, take=asked.append)
         driver.stage.begin(source)
-        tasks = [source.next_task(num_running=0)]
-        driver.stage._on_free("more may come")
-        tasks.append(source.next_task(num_running=1))
-        for number, task in enumerate(tasks):
-            driver.stage._on_free(f"trials run: {number}")
-            driver.stage.on_report(report(task, driver.charge(task, len(task.plan)), done=True))
-            driver.stage.on_end(task.trial)
+        number = searcher.suggest("a")["trial"]
+        driver.stage._on_free(searcher, "a trial runs")
+        ended(driver, driver.study.files.task(number))
+        driver.stage._on_free(searcher, "more may come")
+        driver.stage._on_free(searcher, "the next one is admitted")
+        assert not searcher.is_done
+        assert [trial.state.value for trial in driver.study.view.trials.values()] == [
+            "finished", "running",
+        ]  # fmt: skip
+        assert searcher.suggest("b")["trial"] == number + 1  # that one, though the slot is taken
+        assert searcher.is_done
+        ended(driver, driver.study.files.task(number + 1))
         assert asked == []
         driver.stage.violation = "privacy violation"
-        driver.stage._on_free("it ends")
+        driver.stage._on_free(searcher, "it ends")
         driver.stage.violation = ""
-        driver.stage._on_free("the last")
+        driver.stage._on_free(searcher, "the last")
         assert asked == ["the last"]
     finally:
         driver.close()
+
+
+def test_a_search_that_ends_by_its_budget_asks_the_process_of_its_last_trial(driver):
+    """Whether anything still fits is known when the last trial has ended, and not before."""
+    source, asked = driver.source(), []
+    searcher = searcher_of(driver, source)
+    driver.stage._hand_on = SimpleNamespace(expect=lambda: None, take=asked.append)
+    driver.stage.begin(source)
+    numbers = []
+    while not asked:
+        numbers.append(searcher.suggest("")["trial"])
+        assert not searcher.is_done
+        ended(driver, driver.study.files.task(numbers[-1]))
+        driver.stage._on_free(searcher, numbers[-1])
+    assert asked == [numbers[-1]]
+    assert 2 <= len(numbers) == len(driver.study.view.trials)
+    assert searcher.is_done
+    assert "budget is used up" in source.end_reason
+
+
+def test_a_look_ahead_that_fails_ends_the_search_and_asks_no_process(driver):
+    """Tune would wrap what it raises; the launch raises it as it is."""
+    source, asked = driver.source(), []
+    searcher = searcher_of(driver, source)
+    driver.stage._hand_on = SimpleNamespace(expect=lambda: None, take=asked.append)
+    driver.stage.begin(source)
+    number = searcher.suggest("")["trial"]
+    ended(driver, driver.study.files.task(number))
+
+    def refuse(number, values):
+        raise StudyError("the study is not what it was")
+
+    source._plan = refuse
+    driver.stage._on_free(searcher, "the first")
+    assert asked == []
+    assert "not what it was" in str(searcher.failure)
+    assert searcher.suggest("") == searcher.FINISHED
 
 
 @pytest.mark.parametrize("is_last", [True, False])

@@ -105,6 +105,8 @@ def test_a_process_is_free_once_its_trial_s_end_is_written(monkeypatch):
     given_up.append("Ctrl-C")
     with pytest.raises(TimeoutError):
         ask("show_model", "here", None)
+    callback.on_trial_complete(0, [trial], trial)  # nobody waits: it is not even told
+    assert asks == [ask]
     given_up.clear()
     monkeypatch.setattr(ray_adapter, "ASK_S", -1.0)
     with pytest.raises(TimeoutError):

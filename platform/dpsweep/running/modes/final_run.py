@@ -67,7 +67,8 @@ class FinalRun:
         return self.make_stage(task, supplies)
 
     def _plain_stage(self, supplies: Supplies) -> Stage:
-        return self.launch.stage(self.checked, self.data, supplies, self.launch.fifo())
+        policy = self.launch.fifo()
+        return self.launch.stage(self.checked, self.data, supplies, policy, is_last=True)
 
     def _execute(self, stage: Stage, task: TrialTask) -> Ending:
         state = stage.execute(TaskList([task]), self.launch.target)

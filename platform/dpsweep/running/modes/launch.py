@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.planning.preflight import Preflight, SelectionCharge
 from dpsweep.privacy.composition.base import Composition
+from dpsweep.running.handing_on import HandingOn
 from dpsweep.running.recovery import mend_tasks
 from dpsweep.running.stage import Stage
 from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.base import TrialPolicy
-from dpsweep.schedulers.ray_adapter import Ask
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialState, TrialTask
 from dpsweep.trainables.data.dataset import SweepData
@@ -35,7 +34,7 @@ class Launch:
         supplies: What the study has prepared for its trials besides.
         observer: Who watches.
         target: Where trials run, connected.
-        on_last: Hears of the process of the last trial of a search, when that has ended.
+        hand_on: Asks the process of the last trial for the best model.
     """
 
     checked: Preflight
@@ -48,7 +47,7 @@ class Launch:
     supplies: Supplies
     observer: Observer
     target: ClusterTarget
-    on_last: Callable[[Ask], None] | None = None
+    hand_on: HandingOn | None = None
 
     def policy(self) -> TrialPolicy:
         """Return a fresh policy of the spec's scheduler."""
@@ -85,7 +84,7 @@ class Launch:
             supplies=supplies,
             observer=self.observer,
             policy=policy,
-            on_last=self.on_last if is_last else None,
+            hand_on=self.hand_on if is_last else None,
         )
 
 

@@ -37,7 +37,7 @@ def run_probes(launch: Launch) -> Ending:
     probing = Probing(checked)
     features = prefetch(checked, launch.data, launch.target, launch.observer, tasks=probing.tasks)
     supplies = replace(launch.supplies, feature_root=features)
-    stage = launch.stage(checked, launch.data, supplies, launch.policy())
+    stage = launch.stage(checked, launch.data, supplies, launch.policy(), is_last=True)
     stage.replay()
     mend(launch, stage, checked)
     waiting = continued(launch, stage)
