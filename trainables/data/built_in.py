@@ -166,9 +166,12 @@ def idx_shape(path: Path, dimensions: int) -> tuple[int, ...]:
     return struct.unpack(f">{dimensions}I", header[4:])
 
 
-def _idx_bytes(path: Path, count: int = -1) -> bytes:
+def _idx_bytes(path: Path, count: int | None = None) -> bytes:
+    is_packed = path.suffix == ".gz"
     try:
-        with gzip.open(path, "rb") if path.suffix == ".gz" else path.open("rb") as file:
+        if count is None:  # in one call, during which other threads go on
+            return gzip.decompress(path.read_bytes()) if is_packed else path.read_bytes()
+        with gzip.open(path, "rb") if is_packed else path.open("rb") as file:
             return bytes(file.read(count))
     except (OSError, EOFError, zlib.error) as error:
         raise DataError(f"cannot read {path}: {error}", fix="get the file again") from error

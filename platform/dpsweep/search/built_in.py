@@ -85,7 +85,8 @@ class LongTPE(optuna.samplers.TPESampler):
     ) -> Any:
         """Draw one parameter."""
         if self._shown is None:
-            self._shown = self._thinned(study)
+            # Numbers begin at 0: of an early trial no storage need be asked for all of them.
+            self._shown = study if trial.number <= LONG else self._thinned(study)
         return super().sample_independent(self._shown, trial, param_name, param_distribution)
 
     def _thinned(self, study: optuna.Study) -> optuna.Study:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import optuna
 from optuna.trial import TrialState as OptunaState
-from sqlalchemy import create_engine, text
+from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 
 from dpsweep.foundation.database_path import DatabasePath, LogPath
@@ -34,7 +34,7 @@ class OptunaPlace(ABC):
     """A place for the Optuna study of a sweep, in the form that Optuna's own tools open."""
 
     @abstractmethod
-    def storage(self) -> str | optuna.storages.BaseStorage:
+    def storage(self) -> optuna.storages.RDBStorage:
         """Return what ``optuna.create_study`` takes; made where it is not there yet."""
 
     @abstractmethod
@@ -77,10 +77,16 @@ class OptunaFile(OptunaPlace):
     def __str__(self) -> str:
         return str(self.path)
 
-    def storage(self) -> str:
-        """Return ``sqlite:///FILE``."""
+    def storage(self) -> optuna.storages.RDBStorage:
+        """Return a storage that leaves it to the system when the file reaches the disk.
+
+        The journal has all that it says. A power cut may damage the file; then it is written anew.
+        """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        return f"sqlite:///{self.path}"
+        storage = optuna.storages.RDBStorage(f"sqlite:///{self.path}")
+        storage.engine.dispose()  # of the connection that has made the tables
+        event.listen(storage.engine, "connect", _wait_for_no_disk)
+        return storage
 
     def exists(self) -> bool:
         """Say whether the file is there."""
@@ -108,6 +114,10 @@ class OptunaFile(OptunaPlace):
                 "update trial_user_attributes set value_json = ? where key = ?",
                 (json.dumps(meaning), MEANING),
             )
+
+
+def _wait_for_no_disk(connection: sqlite3.Connection, _: object) -> None:
+    connection.execute("pragma synchronous = off")
 
 
 #: What a call ends with while a server is away. The second: Optuna has caught the first by itself,
