@@ -1,8 +1,9 @@
 """Stands by for an agent of Ray's, until somebody calls it; a program, started by its path.
 
 ``python -I -S standby.py`` waits for the end of its input, which is that of the raylet.
-``python -I -S standby.py PORT_FILE ADDRESS COMMAND...`` listens meanwhile, and whoever connects is
-met by the agent itself at the next try, as Ray tries for half a minute.
+``python -I -S standby.py PORT_FILE ADDRESS COMMAND...`` listens meanwhile. When somebody connects,
+it becomes the agent, which must be the raylet's child, and a child of its own hands on what comes:
+the port is never free, so that nobody else on this machine can take it.
 
 An agent takes half a second to start, and Ray waits for each of them; a sweep on one machine calls
 none. This imports nothing that is not part of a bare interpreter.
@@ -12,24 +13,64 @@ import os
 import select
 import socket
 import sys
+import threading
+import time
 
-_PORT = "--runtime-env-agent-port="
+_PATIENCE_S = 60.0
 
 
 def stand_by(port_file: str, address: str, *command: str) -> None:
-    """Listen at a free port, write it to a file, and become the agent when it is called."""
+    """Listen at a free port, write it to a file, and become the agent when it is called.
+
+    Args:
+        port_file: Where the raylet looks for the port; the agent writes its own there.
+        address: To listen at.
+        command: Of the agent, which is to choose its port.
+    """
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.create_server((address, 0), family=family) as server:
-        port = server.getsockname()[1]
+        port = str(server.getsockname()[1])
         unfinished = f"{port_file}.standby"
         with open(unfinished, "w") as file:
-            file.write(str(port))
+            file.write(port)
         os.replace(unfinished, port_file)
         ready, _, _ = select.select([server, sys.stdin], [], [])
         if sys.stdin in ready:
             return
-    words = [f"{_PORT}{port}" if word.startswith(_PORT) else word for word in command]
-    os.execv(words[0], words)
+        if os.fork():
+            os.execv(command[0], command)
+        _hand_on(server, address, _port_of_agent(port_file, port))
+
+
+def _port_of_agent(port_file: str, before: str) -> int:
+    """Wait until an agent has written its port in the place of ours."""
+    deadline = time.monotonic() + _PATIENCE_S
+    while time.monotonic() < deadline:
+        with open(port_file) as file:
+            port = file.read()
+        if port not in ("", before):
+            return int(port)
+        time.sleep(0.02)
+    sys.exit("the agent has not started")
+
+
+def _hand_on(server: socket.socket, address: str, port: int) -> None:
+    """Hand every connection on to the agent, until the raylet has ended."""
+    while sys.stdin not in (ready := select.select([server, sys.stdin], [], [])[0]):
+        if server in ready:
+            caller, agent = server.accept()[0], socket.create_connection((address, port))
+            for pair in ((caller, agent), (agent, caller)):
+                threading.Thread(target=_copy, args=pair, daemon=True).start()
+
+
+def _copy(source: socket.socket, target: socket.socket) -> None:
+    try:
+        while data := source.recv(65536):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+    except OSError:  # one of the two has gone
+        source.close()
+        target.close()
 
 
 if __name__ == "__main__":

@@ -19,8 +19,22 @@ from dpsweep.cluster.lean import lean_ray
 
 STANDBY = [sys.executable, "-I", "-S", str(Path(lean.__file__).with_name("standby.py"))]
 NODE = "ab12"
-#: Says what it was started with, and ends.
-AGENT = [sys.executable, "-c", "import sys; print(sys.argv[1:])"]
+#: Takes its time, writes its port and its process, and answers whoever calls, in capitals.
+AGENT = [
+    sys.executable,
+    "-c",
+    """
+import os, socket, sys, time
+time.sleep(0.5)
+server = socket.create_server(("127.0.0.1", 0))
+open("process", "w").write(str(os.getpid()))
+open("port", "w").write(str(server.getsockname()[1]))
+while True:
+    with server.accept()[0] as caller:
+        while said := caller.recv(100):
+            caller.sendall(said.upper())
+""",
+]
 
 
 def test_ray_has_its_own_back_after_a_lean_start():
@@ -83,9 +97,8 @@ def test_another_process_and_another_ray_are_started_as_they_are(monkeypatch, ra
 def standing_by(tmp_path):
     """Stands by for an agent; its port file, and a pipe that its raylet holds."""
     file = tmp_path / "port"
-    command = [*STANDBY, str(file), "127.0.0.1", *AGENT, "--runtime-env-agent-port=0", "more"]
-    pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=tmp_path) as process:
+    command = [*STANDBY, str(file), "127.0.0.1", *AGENT]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, cwd=tmp_path) as process:
         deadline = time.monotonic() + 20
         while not file.exists() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -93,26 +106,53 @@ def standing_by(tmp_path):
         process.kill()
 
 
-def test_an_agent_starts_when_it_is_called_and_at_the_same_port(standing_by):
+def call(port, *words):
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+        for word in words:
+            connection.sendall(word)
+            assert connection.recv(100) == word.upper()
+
+
+def test_an_agent_starts_when_it_is_called_and_its_port_is_never_free(standing_by, tmp_path):
+    """Who listens there is told the token of this Ray, and whatever it runs."""
     process, port = standing_by
     assert process.poll() is None
     with socket.create_connection(("127.0.0.1", port)):
-        pass
-    said, _ = process.communicate(timeout=20)
-    assert said.strip() == str([f"--runtime-env-agent-port={port}", "more"])
-    assert process.returncode == 0
+        for _ in range(10):
+            with pytest.raises(OSError, match="in use"):
+                socket.create_server(("127.0.0.1", port))
+            time.sleep(0.1)
+    for _ in range(2):
+        call(port, b"hello", b"again")
+    assert (tmp_path / "process").read_text() == str(process.pid)  # a child of the raylet's
+    assert (tmp_path / "port").read_text() != str(port)
 
 
 def test_what_stands_by_ends_with_its_raylet(standing_by):
-    process, _ = standing_by
+    process, port = standing_by
     process.stdin.close()
     assert process.wait(timeout=20) == 0
-    assert process.stdout.read() == ""
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
     with subprocess.Popen(STANDBY, stdin=subprocess.PIPE) as idle:
         with pytest.raises(subprocess.TimeoutExpired):
             idle.wait(timeout=0.5)
         idle.stdin.close()
         assert idle.wait(timeout=20) == 0
+
+
+def test_what_hands_on_to_an_agent_ends_with_its_raylet(standing_by):
+    process, port = standing_by
+    call(port, b"hello")
+    process.stdin.close()
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            return
+        time.sleep(0.05)
+    pytest.fail("it still listens")
 
 
 def test_a_node_is_asked_for_once_it_is_there(monkeypatch):
@@ -174,4 +214,4 @@ def test_a_ray_of_this_machine_has_no_agents_until_one_is_called(tmp_path):
         capture_output=True, text=True, timeout=120, cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["2 0 0", "None", "so", "1 1 0"]
+    assert done.stdout.splitlines() == ["2 0 0", "None", "so", "2 1 0"]
