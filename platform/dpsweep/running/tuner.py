@@ -8,12 +8,14 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import ray.tune.tune as tune_loop
 from ray import tune
 from ray.air._internal import usage
 from ray.exceptions import RayError
 from ray.tune.execution import class_cache
+from ray.tune.execution.tune_controller import TuneController
 
 from dpsweep.cluster.worker import is_warm
 from dpsweep.foundation.bucket_path import BucketPath, store_of
@@ -170,6 +172,7 @@ def run_trials(
         with (
             _without_tracebacks_of_tune(),
             replaced(usage, _NOT_COUNTED),
+            replaced(TuneController, _reusing(scheduler)),
             _own_signals(),
             _recalling(recall, say) as has_come,
         ):
@@ -199,6 +202,13 @@ def share_of(trial: int, resources: ResourcesSpec, files: StudyFiles) -> Share:
         return resources.of(files.task(trial).method)
     except StudyError:
         return resources.shares["resources"]
+
+
+def _reusing(scheduler: PolicyScheduler) -> dict[str, Any]:
+    """Return the method by which Tune gives a trial a process that it has kept, as it is here."""
+    name = "_maybe_reuse_cached_actor"
+    reuse = getattr(TuneController, name, None)
+    return {} if reuse is None else {name: scheduler.kept.instead_of(reuse)}
 
 
 @contextlib.contextmanager

@@ -128,7 +128,7 @@ class PolicyScheduler(FIFOScheduler):
         kept: KeptProcesses | None = None,
     ) -> None:
         super().__init__()
-        self._kept = kept or KeptProcesses()
+        self.kept = kept or KeptProcesses()
         self._policy, self._listener = policy, listener
         self._may_resume, self._search_is_done = may_resume, search_is_done
         self._spends_rest = spends_rest
@@ -153,7 +153,7 @@ class PolicyScheduler(FIFOScheduler):
     def on_trial_add(self, tune_controller: Any, trial: Trial) -> None:
         """Keep a paused trial paused that Tune would start, for the first time or again."""
         self._controller = tune_controller
-        self._kept.keep(tune_controller, trial)
+        self.kept.keep(tune_controller, trial)
         number = trial.config["trial"]
         if number in self._expected:
             self._paused[number] = (trial, self._expected.pop(number))
@@ -211,7 +211,7 @@ class PolicyScheduler(FIFOScheduler):
             trial.run_metadata.num_failures = num_failures  # one death counts once
             tune_controller._set_trial_status(trial, Trial.PENDING)
         if self._search_is_done():
-            self._kept.release()
+            self.kept.release()
         if self._resumed is None or self._resumed.status != Trial.PENDING:
             self._resumed = self._resume(self._policy.choose_paused)
         if self._resumed is not None:

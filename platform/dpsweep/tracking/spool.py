@@ -61,7 +61,7 @@ class Spool:
         is_held: bool = False,
         on_message: Callable[[str], None] | None = None,
         address: str = "",
-        poll_s: float = 0.5,
+        poll_s: float = 1.0,
         first_retry_s: float = 1.0,
         max_retry_s: float = 60.0,
     ) -> None:
@@ -249,30 +249,39 @@ class Spool:
                 self._say(f"tracking: {note}")
             with self._changed:
                 self._seq = self._tracker.last_seq
-        while True:
+        is_full = True
+        while is_full:
+            due = len(self._calls)  # who asks later waits for what was written until then
             if self._journal.size() < self._offset:
                 self._offset = 0  # the journal was replaced by another
             batch = self._journal.lines(self._offset)[:_BATCH]
-            if not batch:
-                break
-            events, damaged = _parse([line for line, _ in batch])
-            for text in damaged:
-                self._say(f"tracking: a line of {self._journal.path} cannot be read: {text}")
-            try:
-                self._tracker.handle([event for event in events if event["seq"] > self._seq])
-            except TrackingRefusedError as error:
-                for text in error.refused:
-                    self._say(f"tracking: {text}")
-            with self._changed:
-                self._pause_s = 0.0  # it takes events again
-                self._offset = batch[-1][1]
-                self._seq = self._tracker.last_seq
-                self._changed.notify_all()
-        self._answer()
+            if batch:
+                self._hand_over(batch)
+            # What comes meanwhile waits for the next look: of one trial it becomes one write.
+            is_full = len(batch) == _BATCH
+        self._answer(due)
 
-    def _answer(self) -> None:
+    def _hand_over(self, batch: Sequence[tuple[bytes, int]]) -> None:
+        """Hand lines of the journal, each with the place where it ends, to the tracker."""
+        assert self._tracker is not None
+        events, damaged = _parse([line for line, _ in batch])
+        for text in damaged:
+            self._say(f"tracking: a line of {self._journal.path} cannot be read: {text}")
+        try:
+            self._tracker.handle([event for event in events if event["seq"] > self._seq])
+        except TrackingRefusedError as error:
+            for text in error.refused:
+                self._say(f"tracking: {text}")
         with self._changed:
-            calls, self._calls = self._calls, []
+            self._pause_s = 0.0  # it takes events again
+            self._offset = batch[-1][1]
+            self._seq = self._tracker.last_seq
+            self._changed.notify_all()
+
+    def _answer(self, due: int) -> None:
+        """Answer those that have asked first."""
+        with self._changed:
+            calls, self._calls = self._calls[:due], self._calls[due:]
         for function, future in calls:
             if future.set_running_or_notify_cancel():
                 try:

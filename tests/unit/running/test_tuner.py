@@ -11,12 +11,13 @@ from ray.tune.execution import class_cache
 from dpsweep.foundation.errors import RayLostError, StorageError
 from dpsweep.running import tuner
 from dpsweep.running.tuner import run_trials
+from dpsweep.schedulers.keeping import KeptProcesses
 from dpsweep.schedulers.ray_adapter import PastTune
 from dpsweep.study.recall import Recall
 
 
 def run(fit, folder, scheduler=None, say=print, recall=None):
-    scheduler = scheduler or SimpleNamespace(release_actors=lambda: None)
+    scheduler = scheduler or SimpleNamespace(release_actors=lambda: None, kept=KeptProcesses())
     return run_trials(SimpleNamespace(fit=fit), scheduler, recall or Recall(folder), say)
 
 
@@ -84,7 +85,7 @@ def test_an_error_is_raised_as_what_it_is_and_actors_are_let_go(raised, expected
     def fit():
         raise raised
 
-    scheduler = SimpleNamespace(release_actors=lambda: released.append(1))
+    scheduler = SimpleNamespace(release_actors=lambda: released.append(1), kept=KeptProcesses())
     with pytest.raises(expected):
         run(fit, tmp_path, scheduler)
     assert released == [1]

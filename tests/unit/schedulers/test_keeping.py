@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from ray.tune.utils.object_cache import _ObjectCache
 
-from dpsweep.schedulers.keeping import KeptProcesses
+from dpsweep.schedulers.keeping import PATIENCE_S, KeptProcesses
 from dpsweep.spec.cluster import ResourcesSpec
 
 TRIAL = SimpleNamespace(placement_group_factory="one CPU")
@@ -50,3 +50,49 @@ def test_none_is_kept_where_trials_occupy_different_shares(controller):
         assert controller._actor_cache.total_max_objects == 0
         kept.release()
         assert controller._actor_cache.total_max_objects == 0
+
+
+@pytest.fixture
+def waiting():
+    """A controller with a trial whose own process is loading, and one that has none yet."""
+    own, new, reset = (SimpleNamespace(trial_id=name) for name in ("own", "new", "reset"))
+    tune = SimpleNamespace(
+        _trial_to_actor=_ById(["own", "reset"]), _resetting_trials=_ById(["reset"])
+    )
+    return tune, own, new, reset
+
+
+class _ById(list):
+    def __contains__(self, trial):
+        return any(name == trial.trial_id for name in self)
+
+
+def test_a_trial_waits_for_its_own_process_and_others_take_those_that_are_free(waiting):
+    """Else its own, half loaded, is ended, and the next trial asks for another one."""
+    controller, own, new, reset = waiting
+    clock, asked = [0.0], []
+
+    def tune(controller, trial):
+        asked.append(trial.trial_id)
+        return True
+
+    reuse = KeptProcesses(2, clock=lambda: clock[0]).instead_of(tune)
+    assert not reuse(controller, own)
+    assert reuse(controller, new)
+    assert reuse(controller, reset)
+    clock[0] = PATIENCE_S - 0.1
+    assert not reuse(controller, own)
+    clock[0] = PATIENCE_S  # there may be no room for its own
+    assert reuse(controller, own)
+    assert asked == ["new", "reset", "own"]
+
+
+def test_what_is_left_to_tune_is_its_own(waiting):
+    controller, own, _, _ = waiting
+    kept = KeptProcesses(2)
+    reuse = kept.instead_of(lambda controller, trial: True)
+    kept.keep(SimpleNamespace(_actor_cache=_ObjectCache()), TRIAL)
+    assert not reuse(controller, own)
+    kept.release()
+    assert reuse(controller, own)
+    assert KeptProcesses().instead_of(lambda controller, trial: True)(controller, own)

@@ -97,6 +97,63 @@ def test_the_writer_never_waits_for_the_store(story, journal: Path) -> None:
     assert spool.stop()
 
 
+class SlowTracker(MemoryTracker):
+    """Lets a test go on while it handles events; keeps how many came at a time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.is_busy, self.may_go_on = threading.Event(), threading.Event()
+        self.sizes: list[int] = []
+
+    def handle(self, events) -> None:
+        self.sizes.append(len(events))
+        self.is_busy.set()
+        assert self.may_go_on.wait(10)
+        super().handle(events)
+
+
+def test_who_asks_while_events_are_handed_over_is_answered_after_those_written_before(
+    story, journal: Path
+) -> None:
+    story.whole()
+    tracker, answers = SlowTracker(), []
+    story.write(journal, 0, 3)
+    with Spool(journal, lambda: tracker, **FAST) as spool:
+        assert tracker.is_busy.wait(5)
+        story.write(journal, 3, 7)
+        ask = threading.Thread(
+            target=lambda: answers.append(spool.call(lambda asked: asked.last_seq, 10))
+        )
+        ask.start()
+        while not spool._calls:
+            time.sleep(0.001)
+        tracker.may_go_on.set()
+        ask.join(10)
+    assert answers == [story.events[6]["seq"]]
+    assert tracker.sizes == [3, 4]
+
+
+def test_what_comes_while_events_are_handed_over_waits_for_the_next_look(
+    story, journal: Path
+) -> None:
+    """Of one trial start, reports and end become one write, where they come fast."""
+    story.whole()
+    tracker = SlowTracker()
+    story.write(journal, 0, 1)
+    with Spool(journal, lambda: tracker, poll_s=0.5) as spool:
+        assert tracker.is_busy.wait(5)
+        story.write(journal, 1, 2)
+        tracker.may_go_on.set()
+        while spool.lag() > 1:
+            time.sleep(0.001)
+        for number in range(2, 6):
+            story.write(journal, number, number + 1)
+        deadline = time.monotonic() + 10
+        while spool.lag() and time.monotonic() < deadline:
+            time.sleep(0.01)
+    assert tracker.sizes == [1, 5]
+
+
 def test_the_pause_of_an_outage_doubles_up_to_its_limit(story, journal: Path) -> None:
     story.whole()
     tracker = UnreliableTracker()
