@@ -37,9 +37,9 @@ _STANDBY = [sys.executable, "-I", "-S", str(Path(__file__).with_name("standby.py
 def lean_ray() -> Iterator[None]:
     """Let a Ray that is started meanwhile have a GCS, a raylet and workers alone.
 
-    Five interpreters fewer: ``ray.init`` waits for most of them. The agent that makes runtime
-    environments starts with the first one that somebody asks for. A version of Ray that names
-    things otherwise starts them all.
+    Five interpreters fewer, of which ``ray.init`` waits for most: for two of them bare ones stand
+    by. The agent that makes runtime environments starts with the first one that is asked for. A
+    version of Ray that names things otherwise starts them all.
 
     Under ``uv run`` Ray would hand a copy of this folder, whatever is in it, to its processes, and
     let each start by ``uv``; they are on this machine, and run by this interpreter as it is.

@@ -49,6 +49,9 @@ def preloading(resources: ResourcesSpec, *, is_started: bool) -> dict[str, str]:
         # second for the next of ten tries.
         "RAY_raylet_client_connect_timeout_milliseconds": "50",
         "RAY_raylet_client_num_connect_attempts": "200",
+        # What stands by for an agent (lean.py) ends by its input, the other end of which a raylet
+        # holds only with this.
+        "RAY_enable_pipe_based_agent_to_parent_health_check": "1",
     }
 
 

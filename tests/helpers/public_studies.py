@@ -82,7 +82,7 @@ class PublicStudy:
         launch = SimpleNamespace(
             study=self.study, observer=Observer(), checked=self.checked, ledger=self.ledger,
             data=SimpleNamespace(for_public_search=lambda with_test: None), target=None,
-            stage=lambda *args: stage, fifo=lambda: None, supplies=NO_SUPPLIES,
+            stage=lambda *args, **more: stage, fifo=lambda: None, supplies=NO_SUPPLIES,
         )  # fmt: skip
         return searching.run_public(launch)
 

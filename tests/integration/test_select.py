@@ -310,11 +310,12 @@ def test_nobody_else_can_read_a_selection_that_runs_or_was_killed(open_root, mon
         started = descendants(process.pid)
     finally:
         kill_driver(process, sealed / "ledger")
-    assert private.stat().st_mode & 0o777 == 0o700
+    with contextlib.suppress(FileNotFoundError):  # another study that begins here removes it
+        assert private.stat().st_mode & 0o777 == 0o700
     assert tellers(files_of_others([*PLACES, open_root], newer=mark), numbers) == []
     assert cli_here("status", "shut", "--root", open_root / "studies").returncode == 0
     assert not (private / "ray").exists()
-    for pid in started:  # two agents of Ray's outlive their driver by a minute
+    for pid in started:  # an agent of Ray's outlives its driver by a minute
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
     deadline = time.monotonic() + 60

@@ -49,31 +49,34 @@ class Drawing:
     it is first asked for something. Whoever makes one closes it.
 
     Args:
-        study: The study, whose trials have ended.
+        study: The study, whose trials have ended when something is drawn.
         is_wanted: Whether anything is drawn.
     """
 
     def __init__(self, study: OpenStudy, *, is_wanted: bool) -> None:
         self._study, self._is_wanted = study, is_wanted
         self._process: subprocess.Popen[str] | None = None
-        self._has_begun = False
+        self._has_begun, self._failure = False, ""
 
     def load(self) -> None:
-        """Let what draws be loaded."""
-        if self._process is not None or not self._is_wanted:
+        """Let what draws be loaded; that it cannot be started is said by ``finish``."""
+        if self._process is not None or self._failure or not self._is_wanted:
             return
         command = [sys.executable, "-m", drawing.__package__, str(self._study.files.path)]
         # The copy of this package that runs here, and nothing that lies about in this folder.
         path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
         pipe = subprocess.PIPE
-        self._process = subprocess.Popen(
-            command,
-            env={**_environment(), **path},
-            stdin=pipe,
-            stdout=pipe,
-            text=True,
-            start_new_session=True,  # Ctrl-C is this process's to answer
-        )
+        try:
+            self._process = subprocess.Popen(
+                command,
+                env={**_environment(), **path},
+                stdin=pipe,
+                stdout=pipe,
+                text=True,
+                start_new_session=True,  # Ctrl-C is this process's to answer
+            )
+        except OSError as error:  # too many processes, or no memory; trials may run yet
+            self._failure = f"no process can be started for them ({error})"
 
     def begin(self) -> None:
         """Let the pictures be drawn, once: what they show is in the study's files."""
@@ -88,13 +91,15 @@ class Drawing:
         A picture that cannot be drawn is no reason to fail a study that has finished: it is said.
         """
         self.begin()
-        if self._process is None:
-            return
-        self._ask(f"{state} {reason}")
-        words, _ = self._process.communicate()
-        if self._process.returncode:
-            why = words.strip() or f"its process ended with {self._process.returncode}"
-            observer.on_message(f"the study's pictures are not drawn: {why}")
+        if self._process is not None:
+            self._ask(f"{state} {reason}")
+            words, _ = self._process.communicate()
+            if self._process.returncode:
+                self._failure = (
+                    words.strip() or f"its process ended with {self._process.returncode}"
+                )
+        if self._failure:
+            observer.on_message(f"the study's pictures are not drawn: {self._failure}")
 
     def _ask(self, what: str) -> None:
         if self._process is not None and self._process.stdin is not None:

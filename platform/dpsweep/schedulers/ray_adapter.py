@@ -210,8 +210,7 @@ class PolicyScheduler(FIFOScheduler):
             trial, num_failures = self._given_back.pop()
             trial.run_metadata.num_failures = num_failures  # one death counts once
             tune_controller._set_trial_status(trial, Trial.PENDING)
-        if self._search_is_done():
-            self.kept.release()
+        self.kept.look(is_over=self._search_is_done())
         if self._resumed is None or self._resumed.status != Trial.PENDING:
             self._resumed = self._resume(self._policy.choose_paused)
         if self._resumed is not None:

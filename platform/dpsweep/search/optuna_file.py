@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import sqlite3
 import time
 import weakref
@@ -54,6 +55,10 @@ class OptunaPlace(ABC):
         """Make room for a study that is written anew."""
 
     @abstractmethod
+    def keep(self) -> None:
+        """Let what is there reach the disk."""
+
+    @abstractmethod
     def relabel(self, meaning: str) -> None:
         """Give all epsilons other terms, where there is a study.
 
@@ -78,9 +83,10 @@ class OptunaFile(OptunaPlace):
         return str(self.path)
 
     def storage(self) -> optuna.storages.RDBStorage:
-        """Return a storage that leaves it to the system when the file reaches the disk.
+        """Return a storage that leaves it to the system, until ``keep``, what reaches the disk.
 
-        The journal has all that it says. A power cut may damage the file; then it is written anew.
+        The journal has all that it says. A power cut may damage the file; then it is written anew
+        when the study goes on.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
         storage = optuna.storages.RDBStorage(f"sqlite:///{self.path}")
@@ -104,6 +110,11 @@ class OptunaFile(OptunaPlace):
         for path in self.path.parent.glob(f"{self.path.name}*"):
             if path.name.removeprefix(self.path.name) in ("", "-journal", "-wal", "-shm"):
                 set_aside(path)
+
+    def keep(self) -> None:
+        """Wait for the disk; what it does not take is no worse than before."""
+        with contextlib.suppress(OSError), self.path.open("rb") as file:
+            os.fsync(file)
 
     def relabel(self, meaning: str) -> None:
         """Write to the file; a process may have it open."""
@@ -241,6 +252,9 @@ class OptunaDatabase(OptunaPlace):
         """Delete the study, if it is there."""
         if self.exists():
             optuna.delete_study(study_name=self.path.key, storage=self.storage())
+
+    def keep(self) -> None:
+        """Nothing to do: the server has it."""
 
     def relabel(self, meaning: str) -> None:
         """Write to the tables of all studies, for the trials of this one."""

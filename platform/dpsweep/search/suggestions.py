@@ -287,6 +287,11 @@ class Suggestions:
             self._live[trial.number] = trial
             return trial.number, self._space.suggest(trial)
 
+    def keep(self) -> None:
+        """Let what was told reach the disk; before that a power cut may damage the file."""
+        if self._place is not None:
+            self._place.keep()
+
     def _left(self) -> tuple[list[int], list[optuna.trial.FrozenTrial]]:
         """Return the trials that run in Optuna's study and that nobody has, and all trials."""
         trials = self._study.get_trials(deepcopy=False)

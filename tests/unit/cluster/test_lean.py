@@ -1,7 +1,10 @@
 """A Ray with few processes: what stands by for the others, and what becomes of another Ray."""
 
+import os
+import select
 import shlex
 import socket
+import struct
 import subprocess
 import sys
 import time
@@ -19,16 +22,22 @@ from dpsweep.cluster.lean import lean_ray
 
 STANDBY = [sys.executable, "-I", "-S", str(Path(lean.__file__).with_name("standby.py"))]
 NODE = "ab12"
-#: Takes its time, writes its port and its process, and answers whoever calls, in capitals.
+#: Takes its time, writes its port as Ray's does and its process, and listens a while after that;
+#: then it answers whoever calls, in capitals.
 AGENT = [
     sys.executable,
     "-c",
     """
 import os, socket, sys, time
 time.sleep(0.5)
-server = socket.create_server(("127.0.0.1", 0))
+server = socket.socket()
+server.bind(("127.0.0.1", 0))
 open("process", "w").write(str(os.getpid()))
+os.unlink("port")
+time.sleep(0.2)
 open("port", "w").write(str(server.getsockname()[1]))
+time.sleep(0.5)
+server.listen()
 while True:
     with server.accept()[0] as caller:
         while said := caller.recv(100):
@@ -118,7 +127,7 @@ def test_an_agent_starts_when_it_is_called_and_its_port_is_never_free(standing_b
     process, port = standing_by
     assert process.poll() is None
     with socket.create_connection(("127.0.0.1", port)):
-        for _ in range(10):
+        for _ in range(20):
             with pytest.raises(OSError, match="in use"):
                 socket.create_server(("127.0.0.1", port))
             time.sleep(0.1)
@@ -155,6 +164,34 @@ def test_what_hands_on_to_an_agent_ends_with_its_raylet(standing_by):
     pytest.fail("it still listens")
 
 
+def test_the_end_of_an_agent_is_seen_by_its_raylet(tmp_path):
+    """By the end of a pipe, which what hands on to the agent must not hold."""
+    file = tmp_path / "port"
+    mine, its = os.pipe()
+    command = [*STANDBY, str(file), "127.0.0.1", *AGENT]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, cwd=tmp_path, pass_fds=[its]
+    ) as process, os.fdopen(mine) as pipe:  # fmt: skip
+        os.close(its)
+        deadline = time.monotonic() + 20
+        while not file.exists() and time.monotonic() < deadline:
+            time.sleep(0.01)
+        call(int(file.read_text()), b"hello")
+        process.kill()
+        assert select.select([pipe], [], [], 20) == ([pipe], [], [])
+        assert pipe.read() == ""
+
+
+def test_a_caller_that_fails_costs_the_others_nothing(standing_by, tmp_path):
+    _, port = standing_by
+    call(port, b"hello")
+    callers = [socket.create_connection(("127.0.0.1", port)) for _ in range(40)]
+    for caller in callers:
+        caller.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        caller.close()  # as one that is killed
+    call(port, b"again")
+
+
 def test_a_node_is_asked_for_once_it_is_there(monkeypatch):
     looks, asked = [], []
 
@@ -175,19 +212,25 @@ def test_a_node_is_asked_for_once_it_is_there(monkeypatch):
 
 
 WHOLE = """
+import contextlib
 import os
 from pathlib import Path
 import ray
 from dpsweep.cluster.local import LocalTarget
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
+def read(pid, name):
+    "Nothing of one that has ended."
+    with contextlib.suppress(OSError):
+        return (Path("/proc") / pid / name).read_text()
+
 def commands():
     "Of this process and of all that come from it."
-    stats = {e.name: (e / "stat").read_text() for e in Path("/proc").glob("[0-9]*")}
+    stats = {e.name: read(e.name, "stat") for e in Path("/proc").glob("[0-9]*")}
     mine = {str(os.getpid())}
     for _ in range(4):
-        mine |= {pid for pid, stat in stats.items() if stat.rpartition(")")[2].split()[1] in mine}
-    return [(Path("/proc") / pid / "cmdline").read_text().replace(chr(0), " ") for pid in mine]
+        mine |= {pid for pid, stat in stats.items() if stat and stat.rpartition(")")[2].split()[1] in mine}
+    return [line.replace(chr(0), " ") for pid in mine if (line := read(pid, "cmdline"))]
 
 def count(*names):
     raylet = "raylet/raylet "  # names its agents in its own command

@@ -227,6 +227,7 @@ def test_processes_are_started_beforehand_where_a_trial_comes_for_each(
         for name in ("connect_timeout_milliseconds", "num_connect_attempts")
     )
     assert (wait, wait * tries) == (50, 10_000)
+    assert seen["RAY_enable_pipe_based_agent_to_parent_health_check"] == "1"  # whoever says else
 
 
 def test_a_target_of_another_package_waits_for_the_study(tmp_path, monkeypatch):

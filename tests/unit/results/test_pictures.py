@@ -358,6 +358,23 @@ def test_a_process_that_cannot_draw_says_why(study):
     assert "spec" in said[0]
 
 
+def test_a_process_that_cannot_be_started_is_no_reason_to_fail(study, monkeypatch):
+    """Trials may run yet: an error would end them."""
+    from dpsweep.running import gallery
+
+    def full(*args, **more):
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(gallery.subprocess, "Popen", full)
+    result, said = study("composed"), []
+    with closing(gallery.Drawing(result, is_wanted=True)) as drawing:
+        drawing.load()
+        drawing.finish("finished", "", SimpleNamespace(on_message=said.append))
+    assert len(said) == 1
+    assert "pictures are not drawn: no process can be started" in said[0]
+    assert "temporarily unavailable" in said[0]
+
+
 def test_an_interrupted_end_leaves_no_process_behind(study):
     from dpsweep.running.gallery import Drawing
 

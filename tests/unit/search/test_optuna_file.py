@@ -4,6 +4,7 @@ import sqlite3
 
 import optuna
 
+from dpsweep.search import optuna_file
 from dpsweep.search.optuna_file import OptunaFile
 
 
@@ -23,3 +24,13 @@ def test_no_trial_waits_for_the_disk_and_the_file_is_one_that_optuna_opens(tmp_p
     connection = sqlite3.connect(place.path)  # another program's own wish
     assert connection.execute("pragma synchronous").fetchone() == (2,)
     connection.close()
+
+
+def test_what_was_told_reaches_the_disk_in_the_end(tmp_path, monkeypatch):
+    place, synced = OptunaFile(tmp_path / "optuna.db"), []
+    place.keep()  # nothing is there yet
+    storage = place.storage()
+    monkeypatch.setattr(optuna_file.os, "fsync", lambda file: synced.append(file.name))
+    place.keep()
+    storage.engine.dispose()
+    assert synced == [str(place.path)]

@@ -126,7 +126,9 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
         num_trials=checked.num_trials,
         deadline=None if max_time is None else study.view.first_ms / 1000 + max_time,
     )
-    return Ending(stage.execute(source, launch.target), source.end_reason)
+    state = stage.execute(source, launch.target)
+    suggestions.keep()
+    return Ending(state, source.end_reason)
 
 
 def run_public(launch: Launch) -> Ending:
