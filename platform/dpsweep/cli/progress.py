@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from functools import reduce
 from typing import Literal
 
@@ -23,7 +22,7 @@ from dpsweep.results.coverage import with_caveats
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.journal import StudyView
 from dpsweep.study.study import Observer
-from dpsweep.study.trial import TrialState
+from dpsweep.study.trial import MOVING, TrialState
 from dpsweep.tracking.labels import joint_sampling
 
 LINE_EVERY_S = 5.0
@@ -122,8 +121,7 @@ class ProgressDisplay(Observer):
             view: Where the study stands.
             with_terms: False where what stands beside every epsilon is shown apart.
         """
-        moving = (TrialState.RUNNING, TrialState.PAUSED)
-        ended = sum(trial.state not in moving for trial in view.trials.values())
+        ended = view.num_ended
         parts = [f"{ended}/{counted(self._num_trials, 'trial')}"]
         for state in (TrialState.PRUNED, TrialState.PAUSED, TrialState.FAILED):
             number = view.count(state)
@@ -144,7 +142,7 @@ class ProgressDisplay(Observer):
                 f"best {self._spec.search.metric} {value:.4f} (trial {trial.trial}, epsilon "
                 f"{shown_epsilon(trial.epsilon)}{terms})"
             )
-        eta = self._eta(view, moving)
+        eta = self._eta(view)
         return " | ".join(parts), best, "" if eta is None else f"ETA {eta}"
 
     def _terms(self, sampling: str, what: str = "one trial alone") -> str:
@@ -152,7 +150,7 @@ class ProgressDisplay(Observer):
         terms = self._spec.privacy_terms(sampling, accounting=self._accounting)
         return f"{terms.short()}, {with_caveats(self._spec, what)}"
 
-    def _eta(self, view: StudyView, moving: Sequence[TrialState]) -> str | None:
+    def _eta(self, view: StudyView) -> str | None:
         """Extrapolate from what was done in this launch, of the trials or of the budget.
 
         A start is another kind of work than the trials after it, so each is extrapolated alone.
@@ -162,7 +160,7 @@ class ProgressDisplay(Observer):
         """
         runs = self._spec.num_starts
         starts = [view.trials[number] for number in range(runs) if number in view.trials]
-        is_start = any(trial.state in moving for trial in starts)
+        is_start = any(trial.state in MOVING for trial in starts)
         trials = [t for number, t in view.trials.items() if is_start == (number < runs)]
         done = sum(
             t.step / max(t.num_steps, 1) if t.state is TrialState.RUNNING else 1.0

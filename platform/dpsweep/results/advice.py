@@ -16,7 +16,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.study.trial import ALL_STARTED, TrialState
+from dpsweep.study.trial import ALL_STARTED, MOVING, TrialState
 from dpsweep.tracking.state import TrackingState
 
 _MOST_PLANS = 32  # of which the mean cost of a whole plan is taken
@@ -97,8 +97,7 @@ def trials_that_fit(result: SweepResult) -> int:
     assert composition is not None
     first = result.spec.num_starts
     searched = [number for number in sorted(view.trials) if number >= first]
-    moving = (TrialState.RUNNING, TrialState.PAUSED)
-    if not searched or any(view.trials[number].state in moving for number in searched):
+    if not searched or any(view.trials[number].state in MOVING for number in searched):
         return 0
     plans = []
     for number in searched[-_MOST_PLANS:]:

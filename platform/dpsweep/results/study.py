@@ -27,7 +27,7 @@ from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.study.launched import anchored
 from dpsweep.study.roots import default_root
-from dpsweep.study.trial import TrialState, TrialTask
+from dpsweep.study.trial import MOVING, TrialState, TrialTask
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -136,7 +136,7 @@ class SweepResult:
 
     def state_of(self, trial: TrialResult) -> str:
         """Return a trial's state; one that no process executes any more is ``interrupted``."""
-        if trial.state in (TrialState.RUNNING, TrialState.PAUSED) and self.state != "running":
+        if trial.state in MOVING and self.state != "running":
             return "interrupted"
         return trial.state.value
 

@@ -21,11 +21,10 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.running import entries
 from dpsweep.study.events import TrialCharged, or_none
 from dpsweep.study.study import Observer, Study
-from dpsweep.study.trial import TrialState
+from dpsweep.study.trial import MOVING, TrialState
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.execution.checkpoint_files import kept_step
 
-_OPEN = (TrialState.RUNNING, TrialState.PAUSED)
 _WAIT_S, _POLL_S = 5.0, 0.1
 
 
@@ -93,7 +92,7 @@ def await_actors(study: Study) -> None:
     ledgers = [
         trial_file(study.files.ledger, number)
         for number, trial in study.view.trials.items()
-        if trial.state in _OPEN
+        if trial.state in MOVING
     ]
     while any(map(is_locked, ledgers)) and time.monotonic() < deadline:
         time.sleep(_POLL_S)
@@ -113,7 +112,7 @@ def write_charges(study: Study) -> None:
         return  # its winner has the epsilon of the selection
     for number, trial in sorted(study.view.trials.items()):
         is_private = TRAINABLES[trial.hparams["method"]].is_private
-        if trial.state not in _OPEN or not is_private:
+        if trial.state not in MOVING or not is_private:
             continue
         spent = trial_spent(ledger, number, at_least=trial.charged)
         if len(spent) == trial.charged:
@@ -144,7 +143,7 @@ def charged_epsilon(study: Study, trial: int, at_least: int) -> float:
 def say_failures(study: Study, observer: Observer) -> None:
     """Say once which reason most failed trials have, where more trials failed than not."""
     failed = [t for t in study.view.trials.values() if t.state is TrialState.FAILED]
-    ended = sum(trial.state not in _OPEN for trial in study.view.trials.values())
+    ended = study.view.num_ended
     if len(failed) < 2 or 2 * len(failed) <= ended:
         return
     reasons = Counter(trial.reason.partition("\n")[0] for trial in failed)

@@ -13,11 +13,9 @@ from dpsweep.running.gallery import Drawing, keep_shown, public_part
 from dpsweep.schedulers.ray_adapter import Ask
 from dpsweep.study.model_graph import ModelGraph
 from dpsweep.study.study import Observer, Study
-from dpsweep.study.trial import TrialState
 
 #: Seconds that what draws takes to load, about; it needs most of 200 MB from then on.
 LOAD_S = 3.0
-_MOVING = (TrialState.RUNNING, TrialState.PAUSED)
 
 
 @dataclass(frozen=True)
@@ -67,8 +65,7 @@ class HandingOn:
     def expect(self) -> None:
         """Hear that a trial has ended: where all will soon, what draws is loaded meanwhile."""
         self._num_ended += 1
-        trials = self._study.view.trials.values()
-        num_left = self._num_trials - sum(trial.state not in _MOVING for trial in trials)
+        num_left = self._num_trials - self._study.view.num_ended
         pace = (time.monotonic() - self._begun) / self._num_ended
         if pace * num_left < LOAD_S:
             self._drawing.load()

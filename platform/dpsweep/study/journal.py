@@ -9,9 +9,7 @@ from typing import Any
 
 from dpsweep.foundation.errors import StudyError
 from dpsweep.study import events
-from dpsweep.study.trial import Decision, TrialReport, TrialState, is_cut_short
-
-_MOVING = (TrialState.RUNNING, TrialState.PAUSED)
+from dpsweep.study.trial import MOVING, Decision, TrialReport, TrialState, is_cut_short
 
 
 @dataclass
@@ -133,9 +131,14 @@ class StudyView:
     def ended(self) -> dict[int, str | None]:
         """Return the state of each trial that has ended, and None for the others."""
         return {
-            number: None if trial.state in _MOVING else trial.state.value
+            number: None if trial.state in MOVING else trial.state.value
             for number, trial in self.trials.items()
         }
+
+    @property
+    def num_ended(self) -> int:
+        """How many trials have ended."""
+        return sum(trial.state not in MOVING for trial in self.trials.values())
 
     def best(self, *, maximize: bool) -> TrialView | None:
         """Return the finished trial with the best score; of equal ones the cheapest, the first."""

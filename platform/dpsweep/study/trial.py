@@ -31,6 +31,8 @@ class TrialState(StrEnum):
     INFEASIBLE = "infeasible"
 
 
+#: States of a trial that may still change.
+MOVING = (TrialState.RUNNING, TrialState.PAUSED)
 #: Why a study ends that has started as many trials as were wanted; it goes on if more are.
 ALL_STARTED = "all trials were started"
 

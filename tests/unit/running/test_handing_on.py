@@ -7,6 +7,7 @@ import pytest
 from dpsweep.foundation.errors import ModelError, NothingWithinBudgetError
 from dpsweep.running import handing_on
 from dpsweep.running.handing_on import HandingOn
+from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables.execution.finished.predictions import Shown
 
@@ -116,8 +117,8 @@ def test_what_draws_is_loaded_before_the_end_and_not_long_before(
 ):
     """Of four trials; it is no small process, and a study may take days."""
     hand_on, said, drawing = parts
-    trials = {n: SimpleNamespace(state=TrialState(state)) for n, state in enumerate(states)}
-    study.view.trials = trials
+    trials = {n: TrialView(n, state=TrialState(s)) for n, s in enumerate(states)}
+    study.view = StudyView(trials=trials)
     clock = [hand_on._begun]
     monkeypatch.setattr(handing_on.time, "monotonic", lambda: clock[0])
     for _ in range(len([state for state in states if state not in ("running", "paused")])):

@@ -14,7 +14,7 @@ from dpsweep.running.stage import Stage
 from dpsweep.schedulers import POLICIES
 from dpsweep.schedulers.base import TrialPolicy
 from dpsweep.study.study import Observer, Study
-from dpsweep.study.trial import TrialState, TrialTask
+from dpsweep.study.trial import MOVING, TrialState, TrialTask
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.supplies import Supplies
 
@@ -97,10 +97,10 @@ def mend(launch: Launch, stage: Stage, checked: Preflight, *, first: int = 0) ->
         checked: What admits them.
         first: Number of the first trial of the search.
     """
-    study, moving = launch.study, (TrialState.RUNNING, TrialState.PAUSED)
+    study = launch.study
     searched = [number for number in sorted(study.view.trials) if number >= first]
     for number in mend_tasks(checked, study, searched, launch.observer):
-        if study.view.trials[number].state in moving:
+        if study.view.trials[number].state in MOVING:
             stage.end_lost(number)
 
 

@@ -20,9 +20,7 @@ from dpsweep.search.probes import NextRun, Probe, ProbeSource, told
 from dpsweep.spec.search.probe import PROBE
 from dpsweep.study.events import TrialJudged, event_of
 from dpsweep.study.study import Study
-from dpsweep.study.trial import Decision, TrialState, Verdict
-
-_MOVING = (TrialState.RUNNING, TrialState.PAUSED)
+from dpsweep.study.trial import MOVING, Decision, TrialState, Verdict
 
 
 def run_composed(launch: Launch) -> Ending:
@@ -55,7 +53,7 @@ def run_probes(launch: Launch) -> Ending:
         ended={
             trial.trial: Probe(trial.trial, trial.hparams[name], _score(study, trial.trial))
             for trial in probes
-            if trial.state not in _MOVING
+            if trial.state not in MOVING
         },
         is_final_begun=final in study.view.trials,
     )
