@@ -6,7 +6,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +61,11 @@ def _awaited(get_node: Callable[..., Any]) -> Callable[..., Any]:
     """Return what asks for a node once it is there: asked before, Ray waits a second or more."""
 
     def get_soon(gcs_address: str, node_id: str) -> Any:
-        gcs, deadline = _raylet().GcsClient(address=gcs_address), time.monotonic() + _PATIENCE_S
-        while not gcs.get_all_node_info() and time.monotonic() < deadline:
-            time.sleep(_LOOK_S)
+        deadline = time.monotonic() + _PATIENCE_S
+        with suppress(Exception):  # the call itself meets it, too, and Ray makes that again
+            gcs = _raylet().GcsClient(address=gcs_address)
+            while not gcs.get_all_node_info() and time.monotonic() < deadline:
+                time.sleep(_LOOK_S)
         return get_node(gcs_address, node_id)
 
     return get_soon

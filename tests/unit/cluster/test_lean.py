@@ -211,6 +211,18 @@ def test_a_node_is_asked_for_once_it_is_there(monkeypatch):
     assert asked == [("1.2.3.4:5", NODE)]
 
 
+def test_a_wait_for_a_node_that_fails_leaves_it_to_ray(monkeypatch):
+    """Which asks again after a RuntimeError, and after no other."""
+
+    def fail(address):
+        raise ConnectionError("the GCS is not there")
+
+    monkeypatch.setattr(_raylet, "GcsClient", fail)
+    monkeypatch.setattr(services, "get_node", lambda *given: given)
+    with lean_ray():
+        assert services.get_node("1.2.3.4:5", NODE) == ("1.2.3.4:5", NODE)
+
+
 WHOLE = """
 import contextlib
 import os
