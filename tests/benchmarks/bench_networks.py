@@ -16,6 +16,8 @@ fresh process. A peer that refuses a network is shown with its own words.
 from __future__ import annotations
 
 import argparse
+import copy
+import functools
 import json
 import sys
 import tempfile
@@ -124,19 +126,22 @@ class Bench:
         return BertConfig(**self.case.options, num_labels=CLASSES)
 
     def model(self) -> nn.Module:
-        """Return the network as a study builds it, on the device."""
+        """Return a network of its own as a study builds it, on the device."""
+        return on_device(copy.deepcopy(self._built), self.data.device)
+
+    @functools.cached_property
+    def _built(self) -> nn.Module:
+        """The network on the CPU: drawing a large one's weights takes seconds."""
         if not self._is_text:
             options = json.dumps(self.case.options) if self.case.options else None
-            built = build_model(MODELS[self.name], self.info, norm="group", seed=0, options=options)
-            return on_device(built, self.data.device)
+            return build_model(MODELS[self.name], self.info, norm="group", seed=0, options=options)
         from transformers import BertForSequenceClassification
         from transformers.utils import logging
 
         logging.disable_progress_bar()
         with tempfile.TemporaryDirectory() as directory:
             BertForSequenceClassification(self._bert_config()).save_pretrained(directory)
-            model = build_model(f"text/{directory}", self.info, seed=0)
-            return on_device(model, self.data.device)
+            return build_model(f"text/{directory}", self.info, seed=0)
 
     def step_of(self, variant: str) -> Step:
         """Return a step of a variant, with a network of its own."""
