@@ -45,6 +45,28 @@ def installed(directory, *arguments):
     )
 
 
+def test_a_trials_process_loads_neither_pandas_nor_tunes_loop(tmp_path):
+    """Each of them takes a fifth of a second, and a sweep of a few trials takes ten."""
+    names = ("pandas.core", "ray.data.dataset", "ray.tune.tuner", "ray.tune.trainable")
+    look = f"""
+import os, sys, pathlib
+def look():
+    if "DPSWEEP_WORKER_HOME" in os.environ and "torch" in sys.modules and sys.argv[0] != "-c":
+        path = pathlib.Path({str(tmp_path / "seen")!r})
+        path.write_text(repr([n for n in {names} if n in sys.modules]))
+"""
+    net = NETS.replace("        return self.fc", "        look()\n        return self.fc")
+    (tmp_path / "nets.py").write_text(look + net)
+    space = {"method": "dp_sgd", "model.name": "nets:Net", "optim.lr": 0.1,
+             "train.max_steps": 2, "batch.expected": 16}  # fmt: skip
+    search = {"sampler": "random", "num_trials": 3, "space": space}
+    spec = make_spec(tmp_path, name="own", search=search)
+    (tmp_path / "sweep.yaml").write_text(yaml.safe_dump(spec))
+    done = installed(tmp_path, "run", "sweep.yaml")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "seen").read_text() == "['ray.tune.trainable']"
+
+
 @pytest.mark.slow  # the sweeps under faults train a network of their own, too
 def test_a_file_beside_the_spec_is_what_trials_train(tmp_path):
     (tmp_path / "nets.py").write_text(NETS)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import ray
 from ray import tune
 from ray.exceptions import RayActorError
+from ray.tune.trainable import Trainable
 
 from dpsweep.foundation.errors import (
     BudgetExceededError,
@@ -58,7 +59,7 @@ POINTER = "dpsweep-checkpoint.json"
 LEFT = "told to leave by SIGTERM; the trial is kept and continues in another process"
 
 
-class DPTrainable(tune.Trainable):
+class DPTrainable(Trainable):
     """Executes an admitted trial: its config names a directory that holds its plan.
 
     One actor serves many trials (``reuse_actors``): importing torch costs seconds, a trial must

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import copyreg
 import logging
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ray.tune.tune as tune_loop
@@ -16,6 +18,7 @@ from ray.air._internal import usage
 from ray.exceptions import RayError
 from ray.tune.execution import class_cache
 from ray.tune.execution.tune_controller import TuneController
+from ray.tune.experiment import trial as tune_trial
 
 from dpsweep.cluster.worker import is_warm
 from dpsweep.foundation.bucket_path import BucketPath, store_of
@@ -127,6 +130,7 @@ def make_tuner(
         say: Hears what trials wait for while none can run.
     """
     _name_variables()
+    _plain_infos()
     return tune.Tuner(
         tune.with_resources(
             tune.with_parameters(DPTrainable, settings=settings, data=data),
@@ -194,6 +198,15 @@ def _name_variables() -> None:
     """Name the variables that Tune gives its actors; a Ray that was started here has them all."""
     class_cache.DEFAULT_ENV_VARS = {} if is_warm.is_set() else dict(_LIGHTNING)
     class_cache.ENV_VARS_TO_PROPAGATE = set() if is_warm.is_set() else set(_HANDED)
+
+
+def _plain_infos() -> None:
+    """Let what Tune tells its actors of their trials be read without Tune (``nodes.warm``)."""
+    if info := getattr(tune_trial, "_TrialInfo", None):
+        names = ("trial_name", "trial_id", "trial_resources", "experiment_name")
+        copyreg.pickle(
+            info, lambda info: (SimpleNamespace, (), {name: getattr(info, name) for name in names})
+        )
 
 
 def share_of(trial: int, resources: ResourcesSpec, files: StudyFiles) -> Share:

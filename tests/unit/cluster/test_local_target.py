@@ -263,6 +263,15 @@ def test_a_worker_loads_what_trials_need_with_threads_of_its_own():
     assert run_worker(home, then=then) == "True True 3 3"
 
 
+def test_a_worker_leaves_pandas_data_sets_and_tunes_loop_to_those_who_use_them():
+    home = str(Path(worker.__file__).parent)
+    names = ("pandas.core", "ray.data.dataset", "ray.tune.tuner")
+    then = f"print([n for n in {names} if n in sys.modules]); import pandas, ray.data; "
+    then += "from ray import tune; print(tune.Tuner.__name__, pandas.DataFrame([[1]]).shape, "
+    then += "ray.data.Dataset.__name__)"
+    assert run_worker(home, then=then).splitlines() == ["[]", "Tuner (1, 1) Dataset"]
+
+
 def test_a_worker_forgets_a_copy_that_is_not_the_drivers(tmp_path):
     then = "print([n for n in sys.modules if n.split('.')[0] == 'dpsweep'])"
     assert run_worker(str(tmp_path), then=then) == "[]"

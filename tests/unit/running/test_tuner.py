@@ -5,8 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 import ray.tune.tune as tune_loop
+from ray import cloudpickle
 from ray.exceptions import RayError
 from ray.tune.execution import class_cache
+from ray.tune.experiment import trial as tune_trial
 
 from dpsweep.foundation.errors import RayLostError, StorageError
 from dpsweep.running import tuner
@@ -14,6 +16,7 @@ from dpsweep.running.tuner import run_trials
 from dpsweep.schedulers.keeping import KeptProcesses
 from dpsweep.schedulers.ray_adapter import PastTune
 from dpsweep.study.recall import Recall
+from dpsweep.trainables.execution.actor import bundle_of
 
 
 def run(fit, folder, scheduler=None, say=print, recall=None):
@@ -105,3 +108,15 @@ def test_actors_run_in_processes_that_are_there(monkeypatch, is_here):
     class_cache._ActorClassCache().get(object)
     handed = {} if is_here else {"PL_DISABLE_FORK": "1", "TORCHFT_LIGHTHOUSE": "of the user"}
     assert made == [{"runtime_env": {"env_vars": handed}}]
+
+
+def test_what_a_trials_process_hears_of_its_trial_is_read_without_tune():
+    tuner._plain_infos()
+    info = object.__new__(tune_trial._TrialInfo)
+    info._trial_name, info._trial_id, info._experiment_name = "a name", "0003", "of all"
+    info._trial_resources = bundle_of({"cpu": 1, "gpu": 0})
+    written = cloudpickle.dumps({"__trial_info__": info})
+    assert b"ray.tune.experiment" not in written
+    read = cloudpickle.loads(written)["__trial_info__"]
+    names = ("trial_name", "trial_id", "experiment_name", "trial_resources")
+    assert [getattr(read, n) for n in names] == [getattr(info, n) for n in names]

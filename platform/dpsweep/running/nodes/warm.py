@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from dpsweep import cluster
 from dpsweep.cluster.worker import HOME, THREAD_NAMES, THREADS
+from dpsweep.foundation.process.deferring import defer, parts_alone
 from dpsweep.foundation.process.garbage import unsearched
+
+#: Ray whose trials are known to need none of what is deferred here.
+_TRIED = "2.60."
 
 
 def load() -> None:
@@ -29,7 +35,7 @@ def load() -> None:
         os.environ[name] = os.environ[THREADS]
     if os.environ[HOME] == str(Path(cluster.__file__).parent):
         try:
-            with unsearched():
+            with unsearched(), _only_what_trials_use():
                 import dpsweep.trainables.execution.actor  # ray.tune
                 import dpsweep.trainables.execution.execution  # noqa: F401  # torch
         except Exception as error:
@@ -38,6 +44,19 @@ def load() -> None:
     for name in [name for name in sys.modules if name.partition(".")[0] == "dpsweep"]:
         del sys.modules[name]
     raise ImportError("the driver runs another copy of dpsweep")
+
+
+@contextmanager
+def _only_what_trials_use() -> Iterator[None]:
+    """Let Tune's loop, Ray's data sets and pandas be loaded by those who use them.
+
+    The base class of a trial needs a few modules of Tune; the package imports all of this, too.
+    """
+    if getattr(sys.modules.get("ray"), "__version__", "").startswith(_TRIED):
+        for name in ("pandas", "ray.data", "ray.tune"):
+            defer(name)
+    with parts_alone("ray.tune"):
+        yield
 
 
 if HOME in os.environ:
