@@ -102,7 +102,7 @@ bench-regret: setup
 	mkdir -p build
 	$(BIN)/python tests/benchmarks/bench_regret.py $(REGRET) --epsilon 1 --epsilon 3 --out build/$(notdir $(basename $(REGRET))).json
 
-# What needs a GPU: its tests, then linear heads, many heads, AdaMix, biases, sparse, networks.
+# What needs a GPU: its tests, then linear heads, many heads, AdaMix, biases, sparse, networks, places.
 bench-gpu: setup
 	$(PYTEST) -m gpu; tests=$$?; \
 	$(BIN)/python tests/benchmarks/run.py --device cuda --out build/bench-gpu.md && exit $$tests

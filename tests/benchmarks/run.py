@@ -61,6 +61,7 @@ BENCHES = (
     Bench("bitfit", "bench_bitfit.py"),
     Bench("sparse", "bench_sparse.py"),
     Bench("networks", "bench_networks.py", is_small=True),
+    Bench("places", "bench_places.py", rounds="--orders"),
     Bench("accounting", "bench_accounting.py", CPU, rounds=""),
     Bench("sweep", "bench_sweep.py", CPU),
     Bench("search", "bench_search.py", CPU, rounds="--seeds"),

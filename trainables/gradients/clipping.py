@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from torch import nn
 
 from dpsweep.foundation.errors import BadInputError
 
@@ -59,6 +60,9 @@ def product_of_norms(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 #: Entries that are squared and added up in float32 at once.
 _ADDED_AT_ONCE = 1024
+#: Entries that a GPU loads at once. Its reductions may begin where such a vector does, so that how
+#: a row is added up would follow from where in memory it begins.
+_LOADED_AT_ONCE = 4
 
 
 def row_norms(values: torch.Tensor) -> torch.Tensor:
@@ -71,6 +75,8 @@ def row_norms(values: torch.Tensor) -> torch.Tensor:
     >>> row_norms(torch.full((1, 5_000_000), 0.1)).square().round(decimals=1).tolist()
     [50000.0]
     """
+    if values.is_cuda and values.stride(0) % _LOADED_AT_ONCE:
+        values = nn.functional.pad(values, (0, -values.shape[1] % _LOADED_AT_ONCE))
     size = values.shape[1]
     whole = size - size % _ADDED_AT_ONCE
     if whole == 0 or size == _ADDED_AT_ONCE:

@@ -18,6 +18,7 @@ from torch import nn
 from torch.nn import functional as F
 
 from dpsweep.foundation.errors import ModelError
+from dpsweep.trainables.devices.places import even_block
 from dpsweep.trainables.gradients.sparse_mask import MaskedWeight
 from dpsweep.trainables.gradients.weight_products import block_bytes
 from dpsweep.trainables.networks.layers import is_depthwise
@@ -170,8 +171,9 @@ class _Plan:
         samples = x.new_zeros(len(x), self._nnz)
         if self._none:
             return samples
-        for begin in range(0, len(x), self._block):
-            part = slice(begin, begin + self._block)
+        block = even_block(len(x), self._block)  # products of fewer may be rounded otherwise
+        for begin in range(0, len(x), block):
+            part = slice(begin, begin + block)
             into = samples[part]
             if self._where is not None:
                 into = x.new_zeros(len(into), len(self._where))

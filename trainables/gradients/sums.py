@@ -28,11 +28,13 @@ Guarantees:
     ResNet-18 (``tests/unit/trainables/gradients/test_large_sums.py``), nor for the biases of a
     vision transformer. But where a network has parameters of its own outside of layers, as a vision
     transformer that trains whole, ``torch.func`` differentiates it as a whole, and an example's
-    gradient moves by about 1e-6 C with its place. On a GPU float32 was not looked at. In
-    bfloat16 such a kernel may move a gradient by parts of 2^-8, so engines look for one before
-    the first batch, and refuse it (``dpsweep.trainables.devices.places``). On an H200 (torch 2.11)
-    it was found there for the biases of a vision transformer alone, by 1e-7, now and then; products
-    over positions are refused in bfloat16 on CUDA since.
+    gradient moves by about 1e-6 C with its place. In bfloat16 such a kernel may move a gradient by
+    parts of 2^-8, so engines look for one before the first batch, and refuse it
+    (``dpsweep.trainables.devices.places``). On H200s the biases of a vision transformer moved by
+    1e-7, now and then: with torch 2.15 in float32, with 2.11 in bfloat16, in which products over
+    positions are refused on CUDA since. With 2.15 the sum of the sparse engine moved by 2e-8 in two
+    of four cases, one of them in bfloat16; whole networks of convolutions and their biases by
+    nothing. ``tests/benchmarks/bench_places.py`` repeats it.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ import torch
 from torch import nn
 
 from dpsweep.trainables.devices.numerics import may_skip
+from dpsweep.trainables.devices.places import even_block
 from dpsweep.trainables.gradients.clipping import (
     MOST_CANCELLED,
     MOST_TERMS,
@@ -113,12 +114,16 @@ class WeightProduct(ABC):
         return self._by_positions and self.gradient.shape[2] <= MOST_AT_ONCE
 
     def _blocks(self) -> Iterator[tuple[slice, torch.Tensor, torch.Tensor]]:
-        """Yield examples with their gradients by outputs and their inputs, few enough to cache."""
+        """Yield examples with their gradients by outputs and their inputs, few enough to cache.
+
+        As many each time: products of fewer examples may be rounded otherwise.
+        """
         rows, columns = self._shape
         positions = self.gradient.shape[2]
         entries = positions * (rows + columns) if self._by_positions else rows * columns
         budget = block_bytes(self.gradient.device)
-        size = max(1, budget // (4 * max(entries, positions * columns)))
+        most = max(1, budget // (4 * max(entries, positions * columns)))
+        size = even_block(len(self), most)
         for begin in range(0, len(self), size):
             chosen = slice(begin, begin + size)
             yield chosen, self.gradient[chosen], self.inputs(begin, begin + size)

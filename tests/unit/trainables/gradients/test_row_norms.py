@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpsweep.trainables.gradients.clipping import TOLERANCE, clip_factors, row_norms
 from dpsweep.trainables.gradients.layer_gradients import add_clipped
@@ -30,6 +32,29 @@ def test_norms_that_are_not_finite_stay_so() -> None:
     values[0, 10], values[1, 4999] = torch.inf, torch.nan
     assert row_norms(values).isfinite().tolist() == [False, False, True]
     assert not row_norms(torch.full((1, 5000), 1e30)).isfinite().item()
+
+
+@pytest.mark.parametrize("size", [5, 1023, 1025, 4096, 4099])
+def test_each_row_of_a_gpu_begins_where_it_loads(size: int) -> None:
+    """Four entries at once; tensors without numbers stand in for a GPU's."""
+    with FakeTensorMode(), Reduced() as reduced:
+        norms = row_norms(torch.empty(16, size, device="cuda"))
+    assert norms.shape == (16,)
+    assert reduced.strides
+    assert [stride % 4 for stride in reduced.strides] == [0] * len(reduced.strides)
+
+
+class Reduced(TorchDispatchMode):
+    """Notes the strides from one float32 row, or block of one, to the next that are reduced."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.strides: list[int] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if func.overloadpacket.__name__ == "linalg_vector_norm" and args[0].dtype is torch.float32:
+            self.strides += args[0].stride()[:-1] if not (kwargs or {}).get("dtype") else []
+        return func(*args, **(kwargs or {}))
 
 
 def added(sample: torch.Tensor | WeightProduct, size: int) -> float:

@@ -327,6 +327,27 @@ def test_any_convolution_agrees_with_autograd(
         torch.testing.assert_close(found[layer.bias], upstream.sum((2, 3)))
 
 
+@pytest.mark.parametrize("dense", [True, False])
+def test_entries_are_formed_of_as_many_examples_each_time(
+    dense: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    torch.manual_seed(0)
+    layer = nn.Conv2d(8, 8, 3, padding=1)
+    (mask,) = magnitude_mask(nn.Sequential(layer), 0.3)
+    monkeypatch.setattr(masked_conv, "_choose", lambda *_: (False, dense, 0.0))
+    monkeypatch.setattr(weight_products, "CPU_BLOCK_BYTES", 28 * 4 * 72 * 36)
+    name, sizes = "_pick" if dense else "_sample", []
+    form = getattr(masked_conv._Plan, name)
+
+    def noted(plan: object, by_output: torch.Tensor, *others: torch.Tensor) -> None:
+        sizes.append(len(by_output))
+        form(plan, by_output, *others)
+
+    monkeypatch.setattr(masked_conv._Plan, name, noted)
+    masked_conv.MaskedConv(mask)([torch.randn(48, 8, 6, 6)], torch.randn(48, 8, 6, 6))
+    assert sizes == [24, 24]
+
+
 def test_the_estimate_chooses_each_way_somewhere() -> None:
     cpu = torch.device("cpu")
     chosen = {

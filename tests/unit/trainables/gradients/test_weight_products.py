@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from dpsweep.trainables.devices.numerics import full_float32
+from dpsweep.trainables.gradients import weight_products
 from dpsweep.trainables.gradients.clipping import TOLERANCE, clip_factors
 from dpsweep.trainables.gradients.layer_gradients import add_clipped
 from dpsweep.trainables.gradients.per_example import OpacusEngine
@@ -133,6 +134,19 @@ def test_linear_layers(positions: tuple[int, ...]) -> None:
     expected = gradients_alone(layer, x, gradient)
     factors = torch.tensor([1.0, 0.5, 0.0, 2.0, 1e-3])
     agree(LinearProduct(layer, x, gradient), expected, factors)
+
+
+@pytest.mark.parametrize(("positions", "entries"), [(2, 2 * 128), (200, 200 * 64)])
+@pytest.mark.parametrize(("count", "size"), [(48, 24), (13, 13), (31, 1)])
+def test_products_are_formed_of_as_many_examples_each_time(
+    positions: int, entries: int, count: int, size: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel for what is left over may round otherwise than that for the others."""
+    layer = nn.Linear(64, 64)
+    monkeypatch.setattr(weight_products, "CPU_BLOCK_BYTES", 28 * 4 * entries)
+    x, gradient = torch.randn(count, positions, 64), torch.randn(count, positions, 64)
+    sizes = {len(g) for _, g, _ in LinearProduct(layer, x, gradient)._blocks()}
+    assert sizes == {size}
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
