@@ -47,7 +47,13 @@ def installed(directory, *arguments):
 
 def test_a_trials_process_loads_neither_pandas_nor_tunes_loop(tmp_path):
     """Each of them takes a fifth of a second, and a sweep of a few trials takes ten."""
-    names = ("pandas.core", "ray.data.dataset", "ray.tune.tuner", "ray.tune.trainable")
+    names = (
+        "pandas.core",
+        "ray.data.dataset",
+        "ray.tune.tuner",
+        "scipy.special",
+        "ray.tune.trainable",
+    )
     look = f"""
 import os, sys, pathlib
 def look():

@@ -7,7 +7,7 @@ from functools import lru_cache
 from typing import Any, Protocol
 
 import numpy as np
-from scipy import special
+import scipy
 
 from dpsweep.foundation import validate
 from dpsweep.privacy import rdp
@@ -179,8 +179,8 @@ def analytic_gaussian_epsilon(mu: float, delta: float) -> float:
     log_delta = math.log(delta)
 
     def log_delta_of(epsilon: float) -> float:
-        top = float(special.log_ndtr(mu / 2 - epsilon / mu))
-        bottom = epsilon + float(special.log_ndtr(-mu / 2 - epsilon / mu))
+        top = float(scipy.special.log_ndtr(mu / 2 - epsilon / mu))
+        bottom = epsilon + float(scipy.special.log_ndtr(-mu / 2 - epsilon / mu))
         # Cancels to nothing far out only, where the first term is tiny itself.
         return top + math.log(max(-math.expm1(min(bottom - top, 0.0)), 1e-300))
 

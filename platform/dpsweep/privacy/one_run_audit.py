@@ -11,8 +11,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
+import scipy
 from numpy.typing import NDArray
-from scipy import special
 
 from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
@@ -47,7 +47,7 @@ def p_value(epsilon: float, *, m: int, guesses: int, correct: int, delta: float)
     0.054688
     """
     _check(m, guesses, correct, delta)
-    p = float(special.expit(validate.non_negative("epsilon", epsilon)))
+    p = float(scipy.special.expit(validate.non_negative("epsilon", epsilon)))
     tails = _tails(guesses, p, correct)
     beta, alpha = float(tails[0]), 0.0
     if delta > 0 and correct > 0:
@@ -58,7 +58,7 @@ def p_value(epsilon: float, *, m: int, guesses: int, correct: int, delta: float)
 def _tails(guesses: int, p: float, correct: int) -> NDArray[np.float64]:
     """Return P[Bin(r, p) >= v - i] for i = 0..v."""
     least = correct - np.arange(correct + 1)
-    tails: NDArray[np.float64] = np.asarray(special.bdtrc(least - 1, guesses, p), np.float64)
+    tails: NDArray[np.float64] = np.asarray(scipy.special.bdtrc(least - 1, guesses, p), np.float64)
     return tails
 
 
@@ -120,7 +120,7 @@ def guesses_needed(epsilon: float, *, confidence: float = 0.95) -> int:
     >>> guesses_needed(1.0), guesses_needed(3.0), guesses_needed(8.0)
     (10, 62, 8932)
     """
-    log_p = float(special.log_expit(validate.non_negative("epsilon", epsilon)))
+    log_p = float(scipy.special.log_expit(validate.non_negative("epsilon", epsilon)))
     level = 1 - validate.in_unit_interval("confidence", confidence)
     return math.ceil(math.log(level) / log_p)
 

@@ -265,7 +265,7 @@ def test_a_worker_loads_what_trials_need_with_threads_of_its_own():
 
 def test_a_worker_leaves_pandas_data_sets_and_tunes_loop_to_those_who_use_them():
     home = str(Path(worker.__file__).parent)
-    names = ("pandas.core", "ray.data.dataset", "ray.tune.tuner")
+    names = ("pandas.core", "ray.data.dataset", "ray.tune.tuner", "scipy.special")
     then = f"print([n for n in {names} if n in sys.modules]); import pandas, ray.data; "
     then += "from ray import tune; print(tune.Tuner.__name__, pandas.DataFrame([[1]]).shape, "
     then += "ray.data.Dataset.__name__)"

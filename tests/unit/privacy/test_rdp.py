@@ -10,6 +10,7 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as reference
+from scipy import special
 
 from dpsweep.privacy import rdp
 from dpsweep.privacy.events import Laplace
@@ -193,3 +194,8 @@ def test_fractional_orders_that_overflow_are_bounded_by_their_neighbors(order: f
     between = rdp.poisson_gaussian_rdp(np.array([0.9]), 0.05, np.array([order]))[0, 0]
     low, high = rdp.poisson_gaussian_rdp(np.array([0.9]), 0.05, whole)[0]
     assert low < between < high
+
+
+def test_logarithms_of_factorials_are_those_of_scipy() -> None:
+    every = np.arange(5001)
+    np.testing.assert_allclose(rdp._log_factorials(5000), special.gammaln(every + 1.0), rtol=1e-15)

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import scipy
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
@@ -183,8 +183,8 @@ def _distribution(values: Array, num_bins: int) -> dict[str, Any]:
 
 def _log_delta(mu: Array, epsilon: Array) -> Array:
     """Return the logarithm of the smallest delta at these epsilons, elementwise."""
-    top = special.log_ndtr(mu / 2 - epsilon / mu)
-    bottom = epsilon + special.log_ndtr(-mu / 2 - epsilon / mu)
+    top = scipy.special.log_ndtr(mu / 2 - epsilon / mu)
+    bottom = epsilon + scipy.special.log_ndtr(-mu / 2 - epsilon / mu)
     # Cancels to nothing far out only, where the first term is tiny itself.
     return top + np.log(np.maximum(-np.expm1(np.minimum(bottom - top, 0.0)), 1e-300))
 

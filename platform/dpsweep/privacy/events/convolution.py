@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from scipy import fft
+import scipy
 
 from dpsweep.privacy.events.base import Array
 
@@ -41,14 +41,14 @@ def composed(parts: Sequence[tuple[Any, int]], interval: float) -> Any:
     log_finite = math.fsum(count * math.log1p(-pmf._infinity_mass) for pmf, count in dense)
     masses = [(int(pmf._lower_loss), pmf._probs, count) for pmf, count in dense]
     first, last = _window(masses)
-    size = fft.next_fast_len(last - first + 1, real=True)
+    size = scipy.fft.next_fast_len(last - first + 1, real=True)
     spectrum = np.ones(size // 2 + 1, dtype=np.complex128)
     start = 0
     for lower, probs, count in masses:
         start += lower * count
-        spectrum *= fft.rfft(_wrapped(probs, size)) ** count
+        spectrum *= scipy.fft.rfft(_wrapped(probs, size)) ** count
     # Point j of the result stands for every loss start + j + a multiple of the size.
-    probs = np.maximum(np.roll(fft.irfft(spectrum, size), start - first), 0.0)
+    probs = np.maximum(np.roll(scipy.fft.irfft(spectrum, size), start - first), 0.0)
     infinite = -math.expm1(log_finite) + _TAIL
     return pld_pmf.DensePLDPmf(interval, first, probs, infinite, True)
 

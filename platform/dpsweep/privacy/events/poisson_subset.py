@@ -9,7 +9,7 @@ from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
-from scipy import special
+import scipy
 
 from dpsweep.foundation import validate
 from dpsweep.foundation.errors import BadInputError
@@ -104,13 +104,13 @@ def subset_rdp(once: Array, rate: float) -> Array:
     gains = np.interp(every, orders, (orders - 1) * once) if len(once) else every
     with np.errstate(divide="ignore"):
         log_gains = gains + np.log(-np.expm1(-gains))
-    log_rates = every * math.log(rate) - special.gammaln(every + 1)
+    log_rates = every * math.log(rate) - scipy.special.gammaln(every + 1)
     for place, order in enumerate(orders):
         # The first two terms of A and all those of an empty cost add up to 1.
         k = every[: int(order) - 1]
-        others = (order - k) * math.log1p(-rate) - special.gammaln(order - k + 1)
-        terms = special.gammaln(order + 1) + others + (log_rates + log_gains)[: len(k)]
-        logs[place] = np.logaddexp(0.0, special.logsumexp(terms))
+        others = (order - k) * math.log1p(-rate) - scipy.special.gammaln(order - k + 1)
+        terms = scipy.special.gammaln(order + 1) + others + (log_rates + log_gains)[: len(k)]
+        logs[place] = np.logaddexp(0.0, scipy.special.logsumexp(terms))
     curve = logs / (orders - 1) * rdp.ROUND_UP
     # A Renyi curve does not fall, so a bound at a higher order holds at the lower ones too.
     return np.asarray(np.minimum.accumulate(curve[::-1])[::-1])

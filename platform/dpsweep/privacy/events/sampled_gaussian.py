@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
-from scipy import special
+import scipy
 
 from dpsweep.privacy.events.base import Array
 
@@ -54,8 +54,8 @@ def sampled_gaussian_profiles(epsilons: Array, noise: float, rate: float) -> tup
 
 def _gaussian_profile(epsilons: Array, mu: float) -> Array:
     """Return the profile of a Gaussian; 1 at minus infinity and 0 at infinity."""
-    top = special.log_ndtr(mu / 2 - epsilons / mu)
-    bottom = epsilons + special.log_ndtr(-mu / 2 - epsilons / mu)
+    top = scipy.special.log_ndtr(mu / 2 - epsilons / mu)
+    bottom = epsilons + scipy.special.log_ndtr(-mu / 2 - epsilons / mu)
     values: Array = np.exp(top) * -np.expm1(np.minimum(bottom - top, 0.0))
     return np.where(np.isneginf(epsilons), 1.0, np.where(np.isposinf(epsilons), 0.0, values))
 

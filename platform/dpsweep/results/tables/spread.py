@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from scipy import special
+import scipy
 
 from dpsweep.results.records import declared_by
 from dpsweep.results.trial import TrialResult
@@ -53,7 +53,7 @@ def half_width(values: Sequence[float]) -> float | None:
     """
     if len(values) < 2:
         return None
-    quantile = float(special.stdtrit(len(values) - 1, 0.975))
+    quantile = float(scipy.special.stdtrit(len(values) - 1, 0.975))
     return quantile * statistics.stdev(values) / math.sqrt(len(values))
 
 
