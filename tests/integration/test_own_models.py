@@ -51,7 +51,6 @@ def test_a_trials_process_loads_neither_pandas_nor_tunes_loop(tmp_path):
         "pandas.core",
         "ray.data.dataset",
         "ray.tune.tuner",
-        "scipy.special",
         "ray.tune.trainable",
     )
     look = f"""

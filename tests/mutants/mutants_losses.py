@@ -34,8 +34,8 @@ LOSSES: tuple[Mutant, ...] = (
     Mutant(
         "a composition's losses in the wrong place",
         _CONVOLUTION,
-        "np.roll(fft.irfft(spectrum, size), start - first)",
-        "np.roll(fft.irfft(spectrum, size), start - first - 1)",
+        "np.roll(scipy.fft.irfft(spectrum, size), start - first)",
+        "np.roll(scipy.fft.irfft(spectrum, size), start - first - 1)",
         (f"{_TESTS}test_a_composition_is_the_convolution_within_what_rounding_may_take",),
         "every pld epsilon",
     ),
