@@ -61,16 +61,17 @@ def even_size(declared: int, most: int) -> int:
 def even_block(rows: int, most: int) -> int:
     """Return the size of the largest blocks of at most ``most`` rows that divide a chunk evenly.
 
-    A kernel for the rows that are left over would round those otherwise.
+    A kernel for the rows that are left over would round those otherwise. Chunks of more than 16
+    rows are multiples of 16 (``sums.chunk_size``), so that blocks are hardly ever of one row.
 
     >>> even_block(64, 28), even_block(48, 28), even_block(13, 4), even_block(16, 1000)
     (16, 24, 1, 16)
 
     Args:
-        rows: Of the chunk, at least 1.
+        rows: Of the chunk.
         most: The largest size, at least 1.
     """
-    return next(size for size in range(min(rows, most), 0, -1) if rows % size == 0)
+    return next((size for size in range(min(rows, most), 0, -1) if rows % size == 0), 1)
 
 
 def row_codes(parts: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -130,7 +131,9 @@ def refuse_products_over_positions(
     For bfloat16 on CUDA. There a product of all rows of a chunk is cut into tiles, and how a row
     rounds can depend on the tile that it is in. On an H200 (torch 2.11) the biases of a vision
     transformer moved by 7e-8 with an example's place, after ``refuse_moving`` had passed them.
-    Convolutions that train whole, and heads of one row per example, did not.
+    Convolutions that train whole, and heads of one row per example, did not. The way in which norms
+    were added up there may have been the cause, which is gone since (``clipping.row_norms``); until
+    that is tried on a GPU these networks stay refused.
 
     Args:
         forward: Runs the network.

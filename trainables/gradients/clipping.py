@@ -60,9 +60,9 @@ def product_of_norms(one: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
 
 #: Entries that are squared and added up in float32 at once.
 _ADDED_AT_ONCE = 1024
-#: Entries that a GPU loads at once. Its reductions may begin where such a vector does, so that how
-#: a row is added up would follow from where in memory it begins.
-_LOADED_AT_ONCE = 4
+#: Entries that torch's reductions load at once on CUDA, of rows of at least so many. They begin
+#: where such a vector does, so that how a row is added up follows from where in memory it lies.
+_LOADED_AT_ONCE, _LOADED_SO_FROM = 4, 128
 
 
 def row_norms(values: torch.Tensor) -> torch.Tensor:
@@ -75,8 +75,8 @@ def row_norms(values: torch.Tensor) -> torch.Tensor:
     >>> row_norms(torch.full((1, 5_000_000), 0.1)).square().round(decimals=1).tolist()
     [50000.0]
     """
-    if values.is_cuda and values.stride(0) % _LOADED_AT_ONCE:
-        values = nn.functional.pad(values, (0, -values.shape[1] % _LOADED_AT_ONCE))
+    if values.is_cuda and values.shape[1] >= _LOADED_SO_FROM:
+        values = _begun_alike(values)
     size = values.shape[1]
     whole = size - size % _ADDED_AT_ONCE
     if whole == 0 or size == _ADDED_AT_ONCE:
@@ -86,6 +86,13 @@ def row_norms(values: torch.Tensor) -> torch.Tensor:
     if whole < size:
         parts.append(torch.linalg.vector_norm(values[:, whole:], dim=1, keepdim=True))
     return norm64(torch.cat(parts, dim=1), 1).to(values.dtype)
+
+
+def _begun_alike(values: torch.Tensor) -> torch.Tensor:
+    """Return rows that all begin where a GPU loads; a copy with zeros behind them if need be."""
+    if values.stride(0) % _LOADED_AT_ONCE == 0:
+        return values
+    return nn.functional.pad(values, (0, -values.shape[1] % _LOADED_AT_ONCE))
 
 
 def norm64(values: torch.Tensor, dim: int) -> torch.Tensor:

@@ -32,9 +32,11 @@ Guarantees:
     parts of 2^-8, so engines look for one before the first batch, and refuse it
     (``dpsweep.trainables.devices.places``). On H200s the biases of a vision transformer moved by
     1e-7, now and then: with torch 2.15 in float32, with 2.11 in bfloat16, in which products over
-    positions are refused on CUDA since. With 2.15 the sum of the sparse engine moved by 2e-8 in two
-    of four cases, one of them in bfloat16; whole networks of convolutions and their biases by
-    nothing. ``tests/benchmarks/bench_places.py`` repeats it.
+    positions are refused on CUDA since; with 2.15 the sparse engine's sums by 2e-8, in two of four
+    cases, one of them in bfloat16. Norms were rounded by where in memory a row begins, which is
+    mended (``clipping.row_norms``) and was not tried on a GPU since. Other sums along rows of an
+    odd number of entries are as torch has them: a loss over an odd number of classes, from 1,024
+    on. ``tests/benchmarks/bench_places.py`` looks.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _integer_log_moments(noise: Array, sample_rate: float, orders: Sequence[int]
 def _log_weights(order: int, sample_rate: float) -> Array:
     """Return log(C(a,k) (1-q)^(a-k) q^k) for k = 2 ... a."""
     counts = np.arange(2, order + 1)
-    logs = _log_factorials(order)
+    logs = _log_factorials(1 << order.bit_length())  # few tables for all orders
     return np.asarray(
         logs[order]
         - logs[counts]
@@ -110,7 +110,7 @@ def _log_weights(order: int, sample_rate: float) -> Array:
     )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=32)
 def _log_factorials(most: int) -> Array:
     """Return log(k!) for k = 0 ... most.
 

@@ -202,8 +202,9 @@ def _name_variables() -> None:
 
 def _plain_infos() -> None:
     """Let what Tune tells its actors of their trials be read without Tune (``nodes.warm``)."""
-    if info := getattr(tune_trial, "_TrialInfo", None):
-        names = ("trial_name", "trial_id", "trial_resources", "experiment_name")
+    info = getattr(tune_trial, "_TrialInfo", None)
+    names = ("trial_name", "trial_id", "trial_resources", "experiment_name")
+    if info is not None and {name for name in vars(info) if name[0] != "_"} == set(names):
         copyreg.pickle(
             info, lambda info: (SimpleNamespace, (), {name: getattr(info, name) for name in names})
         )

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import importlib.util
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import _bootstrap
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 #: Attributes that other code looks for in every module, and a module need not have.
 _ASKED_OF_ALL = ("__warningregistry__", "__wrapped__", "__test__")
+#: Python's own lock of a module that is loaded: whoever imports it waits, and two who wait for each
+#: other are told apart. Private; without it nothing is deferred.
+_lock_of: Any = getattr(_bootstrap, "_ModuleLockManager", None)
+_specs: dict[str, ModuleSpec] = {}
 
 
 class _Deferred(ModuleType):
@@ -22,6 +27,16 @@ class _Deferred(ModuleType):
             _run(self)
         return ModuleType.__getattribute__(self, name)
 
+    def __dir__(self) -> list[str]:
+        _run(self)
+        return list(ModuleType.__dir__(self))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        is_part = isinstance(value, ModuleType) and value.__name__ == f"{self.__name__}.{name}"
+        if not (is_part or name.startswith("__")):
+            _run(self)  # or its code would take back what is set
+        ModuleType.__setattr__(self, name, value)
+
 
 def _run(package: ModuleType) -> None:
     """Run a package's own code, once; another thread waits until it has.
@@ -29,37 +44,41 @@ def _run(package: ModuleType) -> None:
     Raises:
         Exception: Of that code. It is tried again when something is asked for again.
     """
-    spec = package.__spec__
-    assert spec is not None
-    lock, is_running = spec.loader_state
-    with lock:
-        if type(package) is not _Deferred or is_running.is_set():
+    spec: Any = _specs[package.__name__]
+    with _lock_of(package.__name__):
+        if type(package) is not _Deferred or getattr(spec, "_initializing", False):
             return  # it has run, or asks for something of itself that is not there yet
-        assert spec.loader is not None
-        package.__path__ = spec.submodule_search_locations or []
-        is_running.set()
-        try:
-            spec.loader.exec_module(package)
-            package.__class__ = ModuleType
-        finally:
-            is_running.clear()
+        if package.__spec__ is spec:
+            before = dict(vars(package))
+            package.__path__ = spec.submodule_search_locations
+            spec._initializing = True
+            try:
+                spec.loader.exec_module(package)
+            except BaseException:
+                vars(package).clear()
+                vars(package).update(before)
+                raise
+            finally:
+                spec._initializing = False
+        package.__class__ = ModuleType  # type: ignore[assignment]
 
 
 def defer(name: str) -> None:
     """Let a package run its code when something of it is first used; ``import`` alone is no use.
 
-    One that is loaded, or is not there, stays as it is.
+    One that is loaded, or is not there, stays as it is. One that is there and broken fails at its
+    first use, and not at an import that is ready for that. ``vars`` of one shows nothing.
 
     Args:
         name: Of a package; what it lies in has been imported.
     """
     spec = None if name in sys.modules else importlib.util.find_spec(name)
-    if spec is None or spec.loader is None or spec.submodule_search_locations is None:
+    if _lock_of is None or spec is None or spec.submodule_search_locations is None:
         return
     package = _Deferred(name)
     package.__spec__, package.__loader__ = spec, spec.loader
     package.__file__, package.__package__ = spec.origin, name
-    spec.loader_state = threading.RLock(), threading.Event()
+    _specs[name] = spec
     sys.modules[name] = package
     parent, _, last = name.rpartition(".")
     if parent:
@@ -74,8 +93,8 @@ def parts_alone(name: str) -> Iterator[None]:
     when they are there already.
     """
     package = sys.modules.get(name)
-    if isinstance(package, _Deferred) and package.__spec__ is not None:
-        package.__path__ = package.__spec__.submodule_search_locations or []
+    if isinstance(package, _Deferred):
+        package.__path__ = _specs[name].submodule_search_locations or []
     try:
         yield
     finally:

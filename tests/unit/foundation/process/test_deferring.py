@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType
 
@@ -105,8 +107,52 @@ def test_a_run_that_fails_is_tried_again() -> None:
     lazy = sys.modules["lazy"]
     with pytest.raises(RuntimeError, match="a broken moment"):
         lazy.VALUE  # noqa: B018
+    with pytest.raises(RuntimeError, match="a broken moment"):
+        importlib.import_module("lazy.parts.own")
     sys.lazy_breaks = False  # type: ignore[attr-defined]
-    assert (lazy.VALUE, num_runs()) == (2, 2)
+    assert importlib.import_module("lazy.parts.own").NUMBER == 1
+    assert (lazy.VALUE, num_runs()) == (2, 3)
+
+
+def test_what_is_set_stays_and_what_is_listed_is_there() -> None:
+    defer("lazy")
+    lazy = sys.modules["lazy"]
+    lazy.VALUE = 5  # type: ignore[attr-defined]
+    assert (lazy.VALUE, num_runs()) == (5, 1)
+    del sys.modules["lazy"]
+    defer("lazy")
+    assert "VALUE" in dir(sys.modules["lazy"])
+
+
+def test_one_that_is_reloaded_is_an_ordinary_module() -> None:
+    defer("lazy")
+    lazy = importlib.reload(sys.modules["lazy"])
+    assert not hasattr(lazy, "nothing")
+    assert (lazy.VALUE, num_runs(), type(lazy)) == (2, 1, ModuleType)
+
+
+def test_two_threads_that_wait_for_each_other_end(tmp_path: Path) -> None:
+    """One uses the package, whose code imports a part; one imports the part, which uses it."""
+    (tmp_path / "lazy" / "parts" / "own.py").write_text(
+        "import time, lazy\ntime.sleep(0.1)\nlazy.NOT_THERE_YET\nNUMBER = 1"
+    )
+    defer("lazy")
+
+    def use() -> None:
+        with suppress(Exception):
+            sys.modules["lazy"].VALUE  # noqa: B018
+
+    def import_part() -> None:
+        time.sleep(0.02)
+        with suppress(Exception):
+            importlib.import_module("lazy.parts.own")
+
+    threads = [threading.Thread(target=run, daemon=True) for run in (use, import_part)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(10)
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_what_is_loaded_or_missing_stays_as_it_is() -> None:

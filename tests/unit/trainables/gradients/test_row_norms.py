@@ -9,7 +9,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dpsweep.trainables.gradients.clipping import TOLERANCE, clip_factors, row_norms
+from dpsweep.trainables.gradients.clipping import TOLERANCE, _begun_alike, clip_factors, row_norms
 from dpsweep.trainables.gradients.layer_gradients import add_clipped
 from dpsweep.trainables.gradients.weight_products import LinearProduct, WeightProduct
 from dpsweep.trainables.methods.adamix.noisy_gd import HeadRecords
@@ -34,7 +34,7 @@ def test_norms_that_are_not_finite_stay_so() -> None:
     assert not row_norms(torch.full((1, 5000), 1e30)).isfinite().item()
 
 
-@pytest.mark.parametrize("size", [5, 1023, 1025, 4096, 4099])
+@pytest.mark.parametrize("size", [129, 1023, 1025, 4096, 4099])
 def test_each_row_of_a_gpu_begins_where_it_loads(size: int) -> None:
     """Four entries at once; tensors without numbers stand in for a GPU's."""
     with FakeTensorMode(), Reduced() as reduced:
@@ -42,6 +42,15 @@ def test_each_row_of_a_gpu_begins_where_it_loads(size: int) -> None:
     assert norms.shape == (16,)
     assert reduced.strides
     assert [stride % 4 for stride in reduced.strides] == [0] * len(reduced.strides)
+
+
+@pytest.mark.parametrize("size", [128, 1025, 4099])
+def test_rows_that_begin_alike_have_the_norms_that_they_had(size: int) -> None:
+    values = torch.randn(4, 2 * size + 1)
+    for rows in (values[:, :size], values[:, 1:], values[:, :size].T.contiguous().T):
+        begun = _begun_alike(rows)
+        torch.testing.assert_close(row_norms(begun), row_norms(rows), rtol=1e-6, atol=0)
+    assert _begun_alike(values[:, :4].contiguous()).shape == (4, 4)
 
 
 class Reduced(TorchDispatchMode):
