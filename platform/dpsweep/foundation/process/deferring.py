@@ -38,29 +38,33 @@ class _Deferred(ModuleType):
         ModuleType.__setattr__(self, name, value)
 
 
-def _run(package: ModuleType) -> None:
+def _run(package: Any) -> None:
     """Run a package's own code, once; another thread waits until it has.
 
     Raises:
         Exception: Of that code. It is tried again when something is asked for again.
     """
     spec: Any = _specs[package.__name__]
+    is_as_deferred = package.__spec__ is spec
     with _lock_of(package.__name__):
-        if type(package) is not _Deferred or getattr(spec, "_initializing", False):
+        has_run = package.__class__ != _Deferred
+        if has_run or getattr(spec, "_initializing", False):
             return  # it has run, or asks for something of itself that is not there yet
-        if package.__spec__ is spec:
-            before = dict(vars(package))
-            package.__path__ = spec.submodule_search_locations
-            spec._initializing = True
-            try:
-                spec.loader.exec_module(package)
-            except BaseException:
-                vars(package).clear()
-                vars(package).update(before)
-                raise
-            finally:
-                spec._initializing = False
-        package.__class__ = ModuleType  # type: ignore[assignment]
+        if not is_as_deferred:  # it has been reloaded
+            package.__class__ = ModuleType
+            return
+        before = dict(vars(package))
+        package.__path__ = spec.submodule_search_locations
+        spec._initializing = True
+        try:
+            spec.loader.exec_module(package)
+        except BaseException:
+            vars(package).clear()
+            vars(package).update(before)
+            raise
+        finally:
+            spec._initializing = False
+        package.__class__ = ModuleType
 
 
 def defer(name: str) -> None:
