@@ -10,7 +10,6 @@ import mpmath
 import numpy as np
 import pytest
 from dp_accounting.rdp import rdp_privacy_accountant as reference
-from scipy import special
 
 from dpsweep.privacy import rdp
 from dpsweep.privacy.events import Laplace
@@ -194,9 +193,3 @@ def test_fractional_orders_that_overflow_are_bounded_by_their_neighbors(order: f
     between = rdp.poisson_gaussian_rdp(np.array([0.9]), 0.05, np.array([order]))[0, 0]
     low, high = rdp.poisson_gaussian_rdp(np.array([0.9]), 0.05, whole)[0]
     assert low < between < high
-
-
-def test_logarithms_of_factorials_are_those_of_scipy() -> None:
-    most = max(rdp.HIGH_ORDERS)
-    expected = special.gammaln(np.arange(most + 1) + 1.0)
-    np.testing.assert_allclose(rdp._log_factorials(most), expected, rtol=1e-15)
