@@ -12,6 +12,7 @@ from typing import Any
 
 import ray
 
+from dpsweep.cluster.worker import TRIED
 from dpsweep.foundation.process.replacing import replaced
 
 #: Methods of Ray's ``Node``, and what they would start. ``ray.init`` has no switch for them.
@@ -20,8 +21,6 @@ _UNUSED = (
     "start_monitor",  # the autoscaler
     "start_log_monitor",  # sends the output of workers to the driver, which wants none
 )
-#: Ray whose raylet is known to be content with agents that stand by.
-_TRIED = "2.60."
 #: Of the agent that tells the dashboard about this machine. -1 says that none is in use.
 _PORTS_OF_DASHBOARD = (
     "DASHBOARD_AGENT_LISTEN_PORT_NAME",
@@ -48,7 +47,7 @@ def lean_ray() -> Iterator[None]:
     from ray._private.node import Node
 
     instead: dict[str, Any] = {}
-    if ray.__version__.startswith(_TRIED):
+    if ray.__version__.startswith(TRIED):
         instead["start_ray_process"] = _without_agents(services.start_ray_process)
         instead["get_node"] = _awaited(services.get_node)
     nothing = dict.fromkeys(_UNUSED, lambda *arguments, **options: None)

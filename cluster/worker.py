@@ -12,6 +12,9 @@ from dpsweep.spec.cluster import ResourcesSpec
 
 #: Threads of one process; directory of the driver's ``dpsweep.cluster``.
 THREADS, HOME = "DPSWEEP_WORKER_THREADS", "DPSWEEP_WORKER_HOME"
+#: Ray whose private parts are known to be what ``cluster.lean`` and ``running.nodes.warm`` rely on;
+#: with another one they change nothing.
+TRIED = "2.60."
 #: What numerical libraries read when they are loaded.
 THREAD_NAMES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 #: Set while a Ray runs whose processes are warm: actors may run in any of them.

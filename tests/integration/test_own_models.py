@@ -9,8 +9,8 @@ import ray
 import yaml
 from whole_studies import make_spec, mlflow_rows
 
+from dpsweep.cluster.worker import TRIED
 from dpsweep.results.study import load_sweep
-from dpsweep.running.nodes.warm import _TRIED
 
 pytestmark = pytest.mark.ray
 
@@ -48,7 +48,7 @@ def installed(directory, *arguments):
 
 
 @pytest.mark.skipif(
-    not ray.__version__.startswith(_TRIED), reason="another Ray, of which all is loaded"
+    not ray.__version__.startswith(TRIED), reason="another Ray, of which all is loaded"
 )
 def test_a_trials_process_loads_neither_pandas_nor_tunes_loop(tmp_path):
     """Each of them takes a fifth of a second, and a sweep of a few trials takes ten."""

@@ -265,7 +265,7 @@ def test_a_worker_loads_what_trials_need_with_threads_of_its_own():
 
 
 @pytest.mark.skipif(
-    not ray.__version__.startswith(warm._TRIED), reason="another Ray, of which all is loaded"
+    not ray.__version__.startswith(worker.TRIED), reason="another Ray, of which all is loaded"
 )
 def test_a_worker_leaves_pandas_data_sets_and_tunes_loop_to_those_who_use_them():
     home = str(Path(worker.__file__).parent)

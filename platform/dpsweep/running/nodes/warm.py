@@ -14,12 +14,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from dpsweep import cluster
-from dpsweep.cluster.worker import HOME, THREAD_NAMES, THREADS
+from dpsweep.cluster.worker import HOME, THREAD_NAMES, THREADS, TRIED
 from dpsweep.foundation.process.deferring import defer, parts_alone
 from dpsweep.foundation.process.garbage import unsearched
-
-#: Ray whose trials are known to need none of what is deferred here.
-_TRIED = "2.60."
 
 
 def load() -> None:
@@ -52,7 +49,7 @@ def _only_what_trials_use() -> Iterator[None]:
 
     The base class of a trial needs a few modules of Tune; the package imports all of this, too.
     """
-    if getattr(sys.modules.get("ray"), "__version__", "").startswith(_TRIED):
+    if getattr(sys.modules.get("ray"), "__version__", "").startswith(TRIED):
         for name in ("pandas", "ray.data", "ray.tune"):
             defer(name)
     with parts_alone("ray.tune"):
