@@ -25,8 +25,9 @@ from dpsweep.trainables.gradients.bias_engine import BiasEngine
 from dpsweep.trainables.gradients.per_example import make_engine
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine
 from dpsweep.trainables.gradients.sparse_mask import magnitude_mask
+from dpsweep.trainables.methods.bitfit.phases import chosen_names
 from dpsweep.trainables.networks.build import build_model
-from dpsweep.trainables.networks.layers import head_layers, on_device
+from dpsweep.trainables.networks.layers import on_device
 
 CLASSES = 10
 #: model.name -> shape of its records.
@@ -46,11 +47,10 @@ def whole(model: nn.Module, examples: int, precision: str) -> Any:
 
 
 def biases(model: nn.Module, examples: int, precision: str) -> Any:
-    """Return the engine that trains biases and the head."""
-    head = head_layers(model)
+    """Return the engine that trains biases and the head, as the method ``bitfit`` does."""
+    names = chosen_names(model, "bitfit", ())
     for name, parameter in model.named_parameters():
-        layer, _, own = name.rpartition(".")
-        parameter.requires_grad_(own == "bias" or layer in head)
+        parameter.requires_grad_(name in names)
     return BiasEngine(model, examples, precision=precision)
 
 
