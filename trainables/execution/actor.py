@@ -30,6 +30,7 @@ from dpsweep.foundation.errors import (
     described,
 )
 from dpsweep.foundation.file_paths import FilePath, file_path
+from dpsweep.foundation.process.garbage import loading, unsearched
 from dpsweep.ledgers.admission import check_admitted
 from dpsweep.spec.cluster import Share
 from dpsweep.study.trial import TrialReport, TrialTask, read_task
@@ -87,9 +88,10 @@ class DPTrainable(Trainable):
         then hand the trial to another one that has become free, and only one process may hold the
         trial's ledger.
         """
-        import torch
+        with unsearched():
+            import torch
 
-        _execution()
+            _execution()
         self._share = share = Share(config["cpu"], config["gpu"])  # of all trials of this actor
         torch.set_num_threads(share.threads)
         keep_freed_memory()
@@ -283,7 +285,8 @@ class DPTrainable(Trainable):
         finished, self._finished = self._finished, None
         try:
             assert finished is not None
-            return finished.graph()
+            with loading():  # this process has nothing else to do
+                return finished.graph()
         except Exception:
             raise ModelError("the model cannot be handed on from here") from None
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsweep.foundation.process.garbage import unsearched
+
 if TYPE_CHECKING:
     import torch
 
@@ -51,7 +53,8 @@ class ModelGraph:
         # Two: a batch of one would be frozen into the graph.
         zeros = np.zeros((2, *shape), dtype=np.asarray(input_example[:1]).dtype)
         file = BytesIO()
-        with warnings.catch_warnings(), torch.no_grad():
+        # Of 1.5 s that torch.export takes to load, .5 s would be a search for garbage.
+        with unsearched(), warnings.catch_warnings(), torch.no_grad():
             # What torch.export says of its own internals is nothing a user can act on.
             warnings.simplefilter("ignore")
             rank = model.eval()(torch.from_numpy(zeros)).ndim  # 3 for a language model

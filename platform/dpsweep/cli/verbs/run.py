@@ -16,6 +16,7 @@ from dpsweep.cli.progress import ProgressDisplay
 from dpsweep.cli.trials import in_short, print_trials
 from dpsweep.cluster.early import refuse_early
 from dpsweep.foundation.errors import RayLostError, StudyError, described
+from dpsweep.foundation.process.garbage import loading
 from dpsweep.foundation.process.interrupts import answering
 from dpsweep.foundation.words import counted
 from dpsweep.planning.costs.composition import choose_composition
@@ -96,12 +97,13 @@ def launch(
         try:
             # These load ray and torch: only once the spec is known to be good, and Ray's processes
             # start meanwhile.
-            from dpsweep.running.nodes.cluster import LaunchCluster
+            with loading():
+                from dpsweep.running.nodes.cluster import LaunchCluster
 
-            cluster = stack.enter_context(contextlib.closing(LaunchCluster(checked)))
-            cluster.refuse_early()
-            cluster.begin()
-            from dpsweep.sweep import run_checked
+                cluster = stack.enter_context(contextlib.closing(LaunchCluster(checked)))
+                cluster.refuse_early()
+                cluster.begin()
+                from dpsweep.sweep import run_checked
 
             result = run_checked(
                 checked, observer=display, termination=termination, cluster=cluster

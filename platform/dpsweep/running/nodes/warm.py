@@ -16,7 +16,7 @@ from pathlib import Path
 from dpsweep import cluster
 from dpsweep.cluster.worker import HOME, THREAD_NAMES, THREADS, TRIED
 from dpsweep.foundation.process.deferring import defer, parts_alone
-from dpsweep.foundation.process.garbage import unsearched
+from dpsweep.foundation.process.garbage import loading
 
 
 def load() -> None:
@@ -32,7 +32,7 @@ def load() -> None:
         os.environ[name] = os.environ[THREADS]
     if os.environ[HOME] == str(Path(cluster.__file__).parent):
         try:
-            with unsearched(), _only_what_trials_use():
+            with loading(), _only_what_trials_use():
                 import dpsweep.trainables.execution.actor  # ray.tune
                 import dpsweep.trainables.execution.execution  # noqa: F401  # torch
         except Exception as error:
