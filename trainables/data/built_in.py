@@ -8,12 +8,13 @@ import zlib
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.trainables.data.raw.preparation import ArrayRecords
+from dpsweep.trainables.data.raw.unprepared import Unprepared
 from dpsweep.trainables.data.source import Arrays, Source, checked_labels, known_size, path_of
 
 if TYPE_CHECKING:
@@ -91,13 +92,14 @@ def _open_idx(spec: DataSpec, root: Path, archive: str, names: tuple[str, ...], 
         raise DataError(f"{spec.dataset}: {', '.join(missing)} not found in {folder}", fix=fix)
     num_found = None if spec.dataset == "fashion_mnist" else _checked_sizes(spec, files)["train"]
 
-    def read() -> dict[str, Arrays]:
-        parts = {}
+    def read(*, is_whole: bool = True) -> dict[str, Arrays]:
+        parts: dict[str, Arrays] = {}
         for part, (image_path, label_path) in files.items():
             images = _read_idx(image_path, dimensions=3)
             labels = _read_idx(label_path, dimensions=1)
             _check_fit(spec, image_path, images.shape, labels.shape)
-            inputs = _MNIST.prepare(images)
+            is_used = is_whole or part != "train"  # of which a study may use a few
+            inputs: Any = _MNIST.prepare(images) if is_used else Unprepared(images, _MNIST)
             parts[part] = (inputs, checked_labels(labels, 10, label_path.name))
         return parts
 
@@ -111,6 +113,7 @@ def _open_idx(spec: DataSpec, root: Path, archive: str, names: tuple[str, ...], 
         read,
         num_found=num_found,
         preparation=_MNIST,
+        read_kept=lambda keep: read(is_whole=False),
     )
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.foundation.words import counted
 from dpsweep.trainables.data.raw.preparation import ArrayRecords, Preparation
+from dpsweep.trainables.data.raw.unprepared import Unprepared
 
 if TYPE_CHECKING:
     from dpsweep.spec.data.generation import GenerationSpec
@@ -71,8 +72,8 @@ class Source:
         preparation: The way from a record as its file has it to ``read``'s inputs, which goes with
             a registered model; ``read`` had better use it, too. None: inputs are the records as
             they are.
-        read_kept: ``read`` of images that are decoded once and kept in a directory; None where
-            nothing is kept.
+        read_kept: ``read`` of images that are decoded once and kept in a directory, or of records
+            that are prepared as they are asked for; None where neither is.
         notes: What whoever launches a study should know of it, one line each; nothing of private
             records.
     """
@@ -93,7 +94,10 @@ class Source:
     notes: tuple[str, ...] = ()
 
     def records(self, keep: Keep | None = None) -> dict[str, Arrays]:
-        """Return what ``read`` returns; images that are many from where they are kept."""
+        """Return what ``read`` returns; images that are many from where they are kept.
+
+        Records of ``train`` may be ``Unprepared``: an index of them is an array, ``whole`` is all.
+        """
         if keep is None or self.read_kept is None:
             return self.read()
         return self.read_kept(keep)
@@ -104,6 +108,11 @@ class Source:
         if self.preparation is not None:
             return self.preparation
         return ArrayRecords.as_read(self.input_shape, "int64" if self.text else "float32")
+
+
+def whole(inputs: Any) -> Any:
+    """Return records that ``Source.records`` has returned, all of them, as a study's are."""
+    return np.asarray(inputs) if isinstance(inputs, Unprepared) else inputs
 
 
 def known_size(spec: DataSpec, num_records: int) -> int:

@@ -24,6 +24,7 @@ from dpsweep.trainables.data.kept.pixels import Inputs, blocks_of
 from dpsweep.trainables.data.public.file import open_public_file
 from dpsweep.trainables.data.public.rows import positions_digest
 from dpsweep.trainables.data.raw.preparation import ImageRecords
+from dpsweep.trainables.data.source import whole
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.hooks import ChecksRecords
 
@@ -165,7 +166,7 @@ def _pretrain_records(spec: SweepSpec, shape: tuple[int, ...]) -> Inputs | None:
         sizes = {"image_size": own.image_size, "channels": own.channels, "resize": own.resize}
         source = open_source(section.model_copy(update=sizes))
     is_alike = source.input_shape == shape
-    return source.records(Keep.of(spec.storage))["train"][0] if is_alike else None
+    return whole(source.records(Keep.of(spec.storage))["train"][0]) if is_alike else None
 
 
 def copies_note(spec: SweepSpec, data: SweepData) -> list[str]:

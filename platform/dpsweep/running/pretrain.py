@@ -24,7 +24,7 @@ from dpsweep.trainables.data.kept.files import locked
 from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.public.stretching import coloured
 from dpsweep.trainables.data.raw.random_images import NUM_IMAGES, random_images
-from dpsweep.trainables.data.source import Arrays
+from dpsweep.trainables.data.source import Arrays, whole
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.networks.pretrained.weights import hash_of
 
@@ -120,7 +120,7 @@ def _public_records(spec: SweepSpec, block: PretrainSpec, data: SweepData) -> Ar
     if block.dataset is not None:
         inputs, labels = open_source(block.as_data()).records(Keep.of(spec.storage))["train"]
         # Their size is up to `resize`, in the network; their colours are those of the study's.
-        return coloured(inputs, data.info.input_shape), labels
+        return coloured(whole(inputs), data.info.input_shape), labels
     return data.parts["public"]
 
 

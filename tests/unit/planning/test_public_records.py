@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from image_sets import mnist
 from PIL import Image
 from raw_specs import changed
 
@@ -15,8 +16,11 @@ from dpsweep.planning.preflight import preflight
 from dpsweep.planning.problems import check_records, record_notes
 from dpsweep.planning.public_records import check_overlap
 from dpsweep.spec.study import SweepSpec
+from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.kept.pixels import Pixels
 from dpsweep.trainables.data.loading import load_dataset
+from dpsweep.trainables.data.source import whole
+from dpsweep.trainables.data.sources import open_source
 
 NUM = 120
 
@@ -215,6 +219,28 @@ def test_copied_images_that_pretrain_reads_at_another_size(
                 check_overlap(spec, data)
         else:
             check_overlap(spec, data)
+
+
+def test_copied_images_of_idx_files_that_pretrain_reads(
+    raw: dict[str, Any], tmp_path: Path
+) -> None:
+    """They are prepared as they are asked for, and here all of them are."""
+    mnist(tmp_path)
+    pretrain_on(raw, tmp_path)
+    raw["pretrain"] |= {"dataset": "mnist"}
+    raw["pretrain"].pop("num_classes")
+    spec = SweepSpec(**raw)
+    images = whole(open_source(spec.pretrain.as_data()).records(Keep(tmp_path))["train"][0])
+    data = load_dataset(spec.data)
+    for copied in (19, 20):
+        theirs = np.concatenate([images[:copied], 1 - images[: 40 - copied]])
+        private = (theirs, np.zeros(40, np.int64))
+        kept = replace(data, parts={**data.parts, "private": private})
+        if copied == 20:
+            with pytest.raises(DataError, match="half of the records of pretrain or more"):
+                check_overlap(spec, kept)
+        else:
+            check_overlap(spec, kept)
 
 
 @pytest.mark.parametrize("copied", [20, 19])

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from image_sets import mnist
 
 from dpsweep.cli.app import app
 from dpsweep.foundation.errors import SpecError, StudyError
@@ -439,6 +440,17 @@ def test_public_parts_and_other_datasets_give_their_training_records(tmp_path):
     assert np.array_equal(inputs, arrays["x_train"])
     assert labels.tolist() == arrays["y_train"].tolist()
     assert settings_of(spec).num_classes == 4
+
+
+def test_records_of_idx_files_are_arrays_as_they_are_trained_on(tmp_path):
+    mnist(tmp_path)
+    text = GOOD.replace("classes: [0, 1, 2]", f"dataset: mnist\n  path: {tmp_path}\n  resize: 16")
+    text = text.replace(
+        "tanh_cnn\n    model.ch", "tanh_cnn\n    model.image_size: 16\n    model.ch"
+    )
+    spec = read_spec(write(tmp_path, text))
+    inputs, _ = _public_records(spec, spec.pretrain, load_dataset(spec.data))
+    assert (type(inputs), inputs.shape, inputs.dtype) == (np.ndarray, (40, 1, 28, 28), np.float32)
 
 
 def test_what_was_trained_without_normalisation_gets_none(tmp_path):
