@@ -221,6 +221,7 @@ class Spool:
         self._changed.notify_all()
 
     def _run(self) -> None:
+        self._wait(self._poll_s)
         while True:
             try:
                 if not self._is_held:
@@ -228,16 +229,20 @@ class Spool:
                     self._recovered()
             except Exception as error:  # whatever a store can raise; the events stay queued
                 self._failed(error)
-            with self._changed:
-                if self._is_stopping:
-                    break
-                if not self._is_urgent:
-                    self._changed.wait(self._pause_s or self._poll_s)
-                self._is_urgent = False
+            if self._is_stopping:
+                break
+            self._wait(self._pause_s or self._poll_s)
         for _, future in self._calls:
             future.cancel()
         if self._tracker is not None:
             self._tracker.close()
+
+    def _wait(self, seconds: float) -> None:
+        """Wait so long, or until somebody waits for what is delivered."""
+        with self._changed:
+            if not self._is_urgent:
+                self._changed.wait(seconds)
+            self._is_urgent = False
 
     def _deliver(self) -> None:
         if self._tracker is None:

@@ -57,6 +57,32 @@ def test_it_follows_a_growing_journal(story, journal: Path) -> None:
     assert tracker.runs == whole.runs
 
 
+def test_the_store_is_asked_a_while_after_the_start_or_when_somebody_waits(
+    story, journal: Path
+) -> None:
+    """MLflow takes a second to load, in which the launch is to start its first trials."""
+    story.whole()
+    story.write(journal)
+    made: list[float] = []
+
+    def factory() -> MemoryTracker:
+        made.append(time.monotonic())
+        return MemoryTracker()
+
+    begun = time.monotonic()
+    with Spool(journal, factory, poll_s=0.5) as spool:
+        while not made:
+            time.sleep(0.01)
+        assert made[0] - begun >= 0.5
+        assert spool.flush(5)
+    for wait in (lambda spool: spool.flush(5), lambda spool: spool.call(lambda tracker: 1, 5)):
+        with Spool(journal, factory, poll_s=60.0) as spool:
+            wait(spool)
+    with Spool(journal, factory, poll_s=60.0):
+        pass  # it is delivered before the end
+    assert len(made) == 4
+
+
 def test_one_that_is_held_asks_the_store_nothing_until_it_is_released(story, journal: Path) -> None:
     story.whole()
     made: list[MemoryTracker] = []
