@@ -13,6 +13,7 @@ from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import file_path
 from dpsweep.foundation.process.leaving import leave
+from dpsweep.privacy.accountants import analytic_gaussian_epsilon
 from dpsweep.results.page.bundle import vega_bundle
 from dpsweep.results.page.html import page_of
 from dpsweep.results.pictures.base import Picture, warm
@@ -70,3 +71,4 @@ def prepare(files: StudyFiles) -> None:
         importance.load()
     vega_bundle()
     warm()
+    analytic_gaussian_epsilon(1.0, 1e-5)  # the first epsilon loads scipy
