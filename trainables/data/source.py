@@ -47,6 +47,7 @@ PartName = Literal["private", "public", "validation", "test"]
 PARTS: tuple[PartName, ...] = ("private", "public", "validation", "test")
 
 #: Inputs and labels. Inputs of many images are ``kept.pixels.Pixels``, which index as arrays do.
+#: From ``Source.records`` they may be ``Unprepared``, of which ``whole`` makes an array.
 Arrays = tuple[np.ndarray, np.ndarray]
 
 
@@ -96,7 +97,7 @@ class Source:
     def records(self, keep: Keep | None = None) -> dict[str, Arrays]:
         """Return what ``read`` returns; images that are many from where they are kept.
 
-        Records of ``train`` may be ``Unprepared``: an index of them is an array, ``whole`` is all.
+        Records of ``train`` may be ``Unprepared``: rows of them are an array, and so is ``whole``.
         """
         if keep is None or self.read_kept is None:
             return self.read()
@@ -111,7 +112,7 @@ class Source:
 
 
 def whole(inputs: Any) -> Any:
-    """Return records that ``Source.records`` has returned, all of them, as a study's are."""
+    """Return inputs of ``Source.records``: ``Unprepared`` ones as an array, others unchanged."""
     return np.asarray(inputs) if isinstance(inputs, Unprepared) else inputs
 
 

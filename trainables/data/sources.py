@@ -17,10 +17,12 @@ from dpsweep.foundation.errors import BadInputError, DataError, SweepError, desc
 from dpsweep.foundation.registry import Registry
 from dpsweep.foundation.words import counted
 from dpsweep.spec.data.datasets import DATASET_GROUP
+from dpsweep.trainables.data.raw.unprepared import Unprepared
 from dpsweep.trainables.data.source import Arrays, Source
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
+    from dpsweep.trainables.data.kept.keep import Keep
 
 _DATA = "dpsweep.trainables.data"
 
@@ -123,7 +125,16 @@ def _checked(source: Source, spec: DataSpec) -> Source:
         check_arrays(source, parts, name, spec.task)
         return parts
 
-    return replace(source, read=read)
+    kept = source.read_kept
+
+    def read_kept(keep: Keep) -> dict[str, Arrays]:
+        assert kept is not None
+        parts = kept(keep)
+        # ``read`` of a built-in dataset may have been replaced, and this has not.
+        is_ours = any(isinstance(inputs, Unprepared) for inputs, _ in parts.values())
+        return read() if is_ours else parts
+
+    return replace(source, read=read, read_kept=None if kept is None else read_kept)
 
 
 def check_arrays(source: Source, parts: Mapping[str, Arrays], name: str, task: str) -> None:

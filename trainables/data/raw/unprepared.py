@@ -14,8 +14,8 @@ class Unprepared:
     """Records that are prepared when they are asked for, and not before.
 
     Bytes take a quarter of the memory of what a method reads. A study that uses a few of many
-    records never makes the others: of 60,000 images of 28 x 28 that is 188 MB. On its first axis
-    it is indexed as an array is, and an index returns an array.
+    records never makes the others: of 60,000 images of 28 x 28 that is 188 MB. Slices, lists of
+    rows and masks return an array.
 
     >>> pixels = ArrayRecords((2,), "uint8", (2,), scale=0.5)
     >>> records = Unprepared(np.array([[0, 2], [4, 6]], np.uint8), pixels)
@@ -49,6 +49,7 @@ class Unprepared:
         return len(self._values)
 
     def __getitem__(self, rows: slice | Sequence[int] | np.ndarray) -> np.ndarray:
+        assert isinstance(rows, slice) or np.ndim(rows) == 1, "one row is [row : row + 1]"
         return self._preparation.prepare(self._values[rows])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from image_sets import mnist
 from outside import install
 
 from dpsweep.foundation.errors import DataError, SpecError
@@ -16,6 +18,8 @@ from dpsweep.planning.reading import read_spec
 from dpsweep.spec.data.datasets import DATASETS as BUILT_IN_NAMES
 from dpsweep.spec.study import DataSpec, SweepSpec
 from dpsweep.trainables.data import sources
+from dpsweep.trainables.data.built_in import open_mnist
+from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 from dpsweep.trainables.data.source import Source, declared_size
 from dpsweep.trainables.data.sources import DATASETS, open_source
@@ -128,6 +132,29 @@ def test_a_study_can_be_read_when_its_package_is_gone(monkeypatch: pytest.Monkey
     with pytest.raises(SpecError, match="unknown value 'spots'"):
         SweepSpec.from_yaml(stored)
     assert SweepSpec.from_yaml(stored, is_stored=True).data.dataset == "spots"
+
+
+def inverted(spec: DataSpec) -> Source:
+    """Open MNIST, white on black: a built-in source whose reader is another one."""
+    source = open_mnist(spec)
+
+    def read() -> dict[str, Any]:
+        return {part: (1 - inputs, labels) for part, (inputs, labels) in source.read().items()}
+
+    return dataclasses.replace(source, read=read, own_test=40)
+
+
+def test_a_reader_that_a_package_has_replaced_is_the_one_that_studies_use(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    mnist(tmp_path)
+    install(monkeypatch, "dpsweep.datasets", DATASETS, negative=f"{__name__}:inverted")
+    spec = spec_of(dataset="negative", path=str(tmp_path))
+    plain = load_dataset(spec_of(dataset="mnist", path=str(tmp_path)), keep=Keep(tmp_path / "k"))
+    for keep in (None, Keep(tmp_path / "kept")):
+        data = load_dataset(spec, keep=keep)
+        for part in ("validation", "test"):
+            np.testing.assert_array_equal(data.parts[part][0], 1 - plain.parts[part][0])
 
 
 @pytest.mark.parametrize("task", ["multi_label", "causal_lm"])
