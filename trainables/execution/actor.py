@@ -285,7 +285,9 @@ class DPTrainable(Trainable):
         finished, self._finished = self._finished, None
         try:
             assert finished is not None
-            with loading():  # this process has nothing else to do
+            # torch.export leaves the model in cycles, which are not searched for any more: this
+            # process is asked for nothing else, and ends.
+            with loading():
                 return finished.graph()
         except Exception:
             raise ModelError("the model cannot be handed on from here") from None

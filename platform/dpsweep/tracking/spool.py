@@ -46,7 +46,8 @@ class Spool:
             notes when it is told something, and when a selection began and when it ended tells how
             many trials there were.
         on_message: Called from the thread with one line for the user; must not raise.
-        poll_s: Pause between two looks at the journal.
+        poll_s: Pause before the first look at the journal, and between two; whoever waits for the
+            spool cuts it short.
         address: The store's, for messages.
         first_retry_s: First pause after a failure; doubles up to ``max_retry_s``.
         max_retry_s: Longest pause between two tries.
@@ -238,7 +239,7 @@ class Spool:
             self._tracker.close()
 
     def _wait(self, seconds: float) -> None:
-        """Wait so long, or until somebody waits for what is delivered."""
+        """Wait so long, or until somebody cannot wait."""
         with self._changed:
             if not self._is_urgent:
                 self._changed.wait(seconds)

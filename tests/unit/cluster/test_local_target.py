@@ -281,10 +281,8 @@ def test_a_worker_leaves_pandas_data_sets_and_tunes_loop_to_those_who_use_them()
 
 def test_a_worker_searches_for_garbage_again_but_not_in_what_it_has_loaded():
     """A search of all of it takes .2 s, in the middle of a trial."""
-    then = (
-        "import gc; print(gc.isenabled(), gc.get_freeze_count() > 100_000, gc.get_threshold()[0])"
-    )
-    assert run_worker(str(Path(worker.__file__).parent), then=then) == "True True 700"
+    then = "import gc; print(gc.isenabled(), gc.get_freeze_count() > 100_000)"
+    assert run_worker(str(Path(worker.__file__).parent), then=then) == "True True"
 
 
 def test_a_worker_forgets_a_copy_that_is_not_the_drivers(tmp_path):

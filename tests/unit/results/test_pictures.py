@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
@@ -385,6 +386,24 @@ def test_an_interrupted_end_leaves_no_process_behind(study):
         raise KeyboardInterrupt
     assert drawing._process.poll() is not None
     assert not result.files.page.exists()
+
+
+def test_what_draws_has_loaded_what_an_epsilon_needs_when_it_is_asked(study):
+    path = study("composed").files.path
+    program = f"""
+import sys
+from pathlib import Path
+from dpsweep.results.page import drawing
+from dpsweep.study.files import StudyFiles
+names = ("scipy.special", "vl_convert")
+print(*(name in sys.modules for name in names))
+drawing.prepare(StudyFiles.at(Path({str(path)!r})))
+print(*(name in sys.modules for name in names))
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["False", "False", "True", "True"]
 
 
 def test_html_writes_one_page_and_refuses_two(study, tmp_path):

@@ -71,13 +71,14 @@ def test_the_store_is_asked_a_while_after_the_start_or_when_somebody_waits(
 
     begun = time.monotonic()
     with Spool(journal, factory, poll_s=0.5) as spool:
-        while not made:
+        deadline = begun + 30
+        while not made and time.monotonic() < deadline:
             time.sleep(0.01)
         assert made[0] - begun >= 0.5
         assert spool.flush(5)
     for wait in (lambda spool: spool.flush(5), lambda spool: spool.call(lambda tracker: 1, 5)):
         with Spool(journal, factory, poll_s=60.0) as spool:
-            wait(spool)
+            assert wait(spool)
     with Spool(journal, factory, poll_s=60.0):
         pass  # it is delivered before the end
     assert len(made) == 4

@@ -22,7 +22,7 @@ def search_seldom() -> None:
 
 @contextmanager
 def unsearched() -> Iterator[None]:
-    """Search for none meanwhile, and then as before; for what makes many objects and no cycles."""
+    """Search for none meanwhile, then as before; for what makes many objects that stay."""
     was_on = gc.isenabled()
     gc.disable()
     try:

@@ -1,9 +1,11 @@
 """The Tune trainable: opens trials late, lets go of them in time, and says nothing private."""
 
 import dataclasses
+import gc
 import json
 import signal
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -437,6 +439,19 @@ def test_tune_pauses_and_continues_trials_on_reused_actors(ray_cluster, lab):
     assert [(r["step"], r["done"], r["failure"]) for r in reports] == [(30, True, "")] * 4
     for trial in range(4):
         assert len(trial_spent(settings.ledger, trial)) == 30
+
+
+def test_no_garbage_is_searched_for_while_a_model_is_handed_on_nor_in_it_afterwards():
+    """The process ends then; a search takes .1 s, for which everybody waits."""
+    seen, actor = [], object.__new__(DPTrainable)
+    actor._finished = SimpleNamespace(graph=lambda: seen.append(gc.isenabled()) or "a graph")
+    frozen = gc.get_freeze_count()
+    try:
+        assert actor.graph_of_model() == "a graph"
+        assert (seen, gc.isenabled()) == ([False], True)
+        assert gc.get_freeze_count() > frozen
+    finally:
+        gc.unfreeze()
 
 
 @pytest.fixture
