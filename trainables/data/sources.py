@@ -126,15 +126,16 @@ def _checked(source: Source, spec: DataSpec) -> Source:
         return parts
 
     kept = source.read_kept
+    if kept is None:
+        return replace(source, read=read)
 
     def read_kept(keep: Keep) -> dict[str, Arrays]:
-        assert kept is not None
         parts = kept(keep)
         # ``read`` of a built-in dataset may have been replaced, and this has not.
         is_ours = any(isinstance(inputs, Unprepared) for inputs, _ in parts.values())
         return read() if is_ours else parts
 
-    return replace(source, read=read, read_kept=None if kept is None else read_kept)
+    return replace(source, read=read, read_kept=read_kept)
 
 
 def check_arrays(source: Source, parts: Mapping[str, Arrays], name: str, task: str) -> None:
