@@ -95,8 +95,8 @@ def launch(
         ProgressDisplay(checked.spec, checked.total_trials, Console(stderr=True)) as display,
     ):
         try:
-            # These load ray and torch: only once the spec is known to be good, and Ray's processes
-            # start meanwhile.
+            # These load Ray: only once the spec is known to be good, and Ray's processes start
+            # meanwhile.
             with loading():
                 from dpsweep.running.nodes.cluster import LaunchCluster
 
