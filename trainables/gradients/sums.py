@@ -44,13 +44,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 
+import numpy as np
 import torch
 
 from dpsweep.trainables.devices.places import VECTOR
 
 #: Bytes of what is widened to float64 at once: on the CPU it stays in the cache, on a GPU each
 #: piece costs two kernels, whatever its size.
-_TILE_BYTES = {"cpu": 2**20, "cuda": 2**27}
+_TILE_BYTES = {"cpu": 2**21, "cuda": 2**27}
+#: Most rows of a left factor with which NumPy's products are faster on the CPU than torch's.
+_FEW_ROWS = 20
+#: Most multiplications of a product for which OpenBLAS copies neither factor first.
+_SMALL_PRODUCT = 10**6
 #: Rows that take a network as long as it takes to begin a chunk, by device.
 ROWS_TO_BEGIN = {"cpu": 12, "cuda": 64}
 
@@ -93,9 +98,33 @@ def add_product(
     """
     tile = tile_of(right) if tile is None else tile
     left = left.double()
+    is_small = total.device.type == "cpu" and len(left) <= _FEW_ROWS
+    add = _SmallProduct(total) if is_small else total.addmm_
     for begin in range(0, len(right), len(tile)):
         rows = right[begin : begin + len(tile)]
-        total.addmm_(left[:, begin : begin + len(tile)], tile[: len(rows)].copy_(rows))
+        add(left[:, begin : begin + len(tile)], tile[: len(rows)].copy_(rows))
+
+
+class _SmallProduct:
+    """Adds products with few rows to a total on the CPU, by NumPy and a few columns at a time.
+
+    Args:
+        total: Changed in place, float64 (a, b).
+    """
+
+    def __init__(self, total: torch.Tensor) -> None:
+        self._total = total.numpy()
+        self._product = np.empty_like(self._total)
+
+    def __call__(self, left: torch.Tensor, right: torch.Tensor) -> None:
+        """Add ``left @ right``, float64 (a, examples) and (examples, b)."""
+        a, b, product = left.numpy(), right.numpy(), self._product
+        pieces = max(1, math.ceil(a.size * b.shape[1] / _SMALL_PRODUCT))
+        width = max(1, math.ceil(b.shape[1] / pieces))
+        for begin in range(0, b.shape[1], width):
+            columns = slice(begin, begin + width)
+            np.matmul(a, b[:, columns], out=product[:, columns])
+        self._total += product
 
 
 def tile_of(right: torch.Tensor) -> torch.Tensor:
