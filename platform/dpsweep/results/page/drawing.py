@@ -6,6 +6,7 @@ do there keeps one core busy, as this does another. It reads the study's files a
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ from dpsweep.results.page.bundle import vega_bundle
 from dpsweep.results.page.html import page_of
 from dpsweep.results.pictures.base import Picture, warm
 from dpsweep.results.pictures.files import write_pictures
+from dpsweep.results.pictures.fonts import is_covered, leave_out_system_fonts
 from dpsweep.results.pictures.importance import LEAST
 from dpsweep.results.pictures.table import pictures_of
 from dpsweep.results.study import SweepResult
@@ -41,24 +43,38 @@ def write_page(result: SweepResult, pictures: Sequence[Picture]) -> None:
     write_atomically(result.files.page, page_of(result, pictures).encode())
 
 
+#: Second argument of a process that takes another's place: it has been asked for the pictures.
+_WITH_SYSTEM_FONTS = "with-system-fonts"
+
+
 def main() -> None:
     """Draw a directory's study as lines on standard input ask for it: its pictures, then its page.
 
     The second line says how the study ends: its state, and why nothing more was started. What takes
-    long to load is loaded before the first line. Exit status 1, and why on standard output, if
-    something fails.
+    long to load is loaded before the first line. Pictures are drawn with vl_convert's own fonts;
+    where these lack a letter, a process that has the system's takes this one's place. Exit status
+    1, and why on standard output, if something fails.
     """
+    environment = dict(os.environ)
+    has_system_fonts = _WITH_SYSTEM_FONTS in sys.argv[2:]
+    if not has_system_fonts:
+        leave_out_system_fonts(os.environ)
     try:
         files = StudyFiles.at(file_path(sys.argv[1]))
         prepare(files)
-        if sys.stdin.readline():
-            pictures = pictures_of(SweepResult(files))
-            write_pictures(pictures, files.pictures)
-        if end := sys.stdin.readline():
-            result = SweepResult(files)
-            # The study's end is written once it has its page.
-            result.view.state, _, result.view.end_reason = end.strip().partition(" ")
-            write_page(result, pictures)
+        # Without a buffer: what is not read yet is left to a process in this one's place.
+        with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as lines:
+            if has_system_fonts or lines.readline():
+                pictures = pictures_of(SweepResult(files))
+                if not has_system_fonts and not all(is_covered(p.words()) for p in pictures):
+                    command = [sys.executable, "-m", __package__, sys.argv[1], _WITH_SYSTEM_FONTS]
+                    os.execve(sys.executable, command, environment)
+                write_pictures(pictures, files.pictures)
+            if end := lines.readline():
+                result = SweepResult(files)
+                # The study's end is written once it has its page.
+                result.view.state, _, result.view.end_reason = end.decode().strip().partition(" ")
+                write_page(result, pictures)
     except Exception as error:
         print(error if isinstance(error, SweepError) else repr(error))
         leave(1)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
@@ -73,6 +74,17 @@ class Picture:
         """Return the picture as PNG, on white, with its caption: it may be shown alone."""
         import vl_convert
 
+        return vl_convert.vegalite_to_png(self._alone(), scale=2)  # type: ignore[no-any-return]
+
+    def _repr_png_(self) -> bytes:
+        return self.png()
+
+    def words(self) -> str:
+        """Return all that its PNG may write, and more."""
+        return json.dumps(self._alone(), ensure_ascii=False)
+
+    def _alone(self) -> dict[str, Any]:
+        """Return what is drawn of it alone: on white, with its caption."""
         words = f"Study {self.study}. {self.caption}" if self.study else self.caption
         title = {
             "text": self.title,
@@ -83,11 +95,7 @@ class Picture:
             "anchor": "start",
             "frame": "group",
         }
-        chart = {**self.vega_lite(), "background": "white", "title": title}
-        return vl_convert.vegalite_to_png(chart, scale=2)  # type: ignore[no-any-return]
-
-    def _repr_png_(self) -> bytes:
-        return self.png()
+        return {**self.vega_lite(), "background": "white", "title": title}
 
     def csv(self) -> str:
         """Return the table as CSV, with the terms of its epsilons in every row."""
