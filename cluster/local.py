@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import re
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -26,7 +25,6 @@ from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
 _VITAL = {"raylet", "gcs_server"}
 _LOOK_S = 0.5
-_AGENTS = re.compile(rb"ray::(Dashboard|RuntimeEnv)Agent")
 
 
 class LocalTarget(ClusterTarget):
@@ -134,25 +132,32 @@ def _failure_told() -> Iterator[None]:
 
 
 def _kill_all(node: Any, go_on: Callable[..., None], *arguments: Any, **options: Any) -> None:
+    """Kill Ray's processes and all that come from them, of which trials may take a second to end.
+
+    The raylet's agents would look for it for a minute or two yet.
+    """
     processes = [process for _, process in node.live_processes()]
-    agents = [agent for process in processes for agent in _agents_of(process.pid)]
+    below = _descendants_of({process.pid for process in processes})
     for process in processes:
         process.kill()
-    for agent in agents:
+    for pid in below:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(agent, signal.SIGKILL)
+            os.kill(pid, signal.SIGKILL)
     go_on(*arguments, **options)
 
 
-def _agents_of(raylet: int) -> list[int]:
-    """Return the ids of a raylet's agents, which would look for it for a minute or two yet.
+def _descendants_of(ancestors: set[int]) -> list[int]:
+    """Return the ids of the processes that come from some, and of those that come from them.
 
     Where there is no /proc, none is seen.
     """
-    agents = []
+    parents = {}
     for entry in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):  # it has ended, or is nobody's to look into
-            parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            if parent == raylet and _AGENTS.match((entry / "cmdline").read_bytes()):
-                agents.append(int(entry.name))
-    return agents
+        with contextlib.suppress(OSError):  # it has ended
+            stat = (entry / "stat").read_text()
+            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+    below: list[int] = []
+    while ancestors:
+        ancestors = {pid for pid, parent in parents.items() if parent in ancestors}
+        below += ancestors
+    return below

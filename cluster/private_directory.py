@@ -27,7 +27,7 @@ from dpsweep.foundation.errors import ResourceError
 _PREFIX = "dpsweep-"
 _NAME = re.compile(_PREFIX + "[a-z0-9_]{8}")
 _LOCK, _STARTING = "lock", "starting"
-_PAUSE_S, _YOUNG_S = 0.1, 60.0
+_PAUSE_S, _YOUNG_S = 0.02, 60.0
 #: How long Ray's processes, of which some outlive their driver by seconds, are waited for.
 PATIENCE_S = 5.0
 

@@ -7,7 +7,9 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -288,6 +290,41 @@ def test_a_worker_searches_for_garbage_again_but_not_in_what_it_has_loaded():
 def test_a_worker_forgets_a_copy_that_is_not_the_drivers(tmp_path):
     then = "print([n for n in sys.modules if n.split('.')[0] == 'dpsweep'])"
     assert run_worker(str(tmp_path), then=then) == "[]"
+
+
+#: Stands for a raylet, its worker, and what a trial in this has started.
+FAMILY = """
+import subprocess, sys
+program = "import subprocess; print(subprocess.Popen(['sleep', '60']).pid, flush=True); input()"
+worker = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
+print(worker.pid, flush=True)
+worker.wait()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
+def test_what_comes_from_ray_ends_with_it():
+    """A raylet's own end takes a second at times, and its workers would wait for that."""
+    raylet = subprocess.Popen([sys.executable, "-c", FAMILY], stdout=subprocess.PIPE, text=True)
+    family = [Path(f"/proc/{int(raylet.stdout.readline())}/stat") for _ in range(2)]
+    assert all(process.exists() for process in family)
+    asked = []
+    node = SimpleNamespace(live_processes=lambda: [("raylet", raylet)])
+    local._kill_all(node, lambda *given, **more: asked.append((given, more)), 1, check_alive=False)
+    assert asked == [((1,), {"check_alive": False})]
+    assert raylet.wait(timeout=10) == -signal.SIGKILL
+    raylet.stdout.close()
+    deadline = time.monotonic() + 10
+    while any(is_running(process) for process in family):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def is_running(process):
+    try:  # whoever adopts a process may not have looked yet: it is a zombie then
+        return process.read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 @pytest.mark.ray
