@@ -132,30 +132,31 @@ def _failure_told() -> Iterator[None]:
 
 
 def _kill_all(node: Any, go_on: Callable[..., None], *arguments: Any, **options: Any) -> None:
-    """Kill Ray's processes and all that come from them, of which trials may take a second to end.
+    """Kill Ray's processes and all that come from them.
 
-    The raylet's agents would look for it for a minute or two yet.
+    Trials could outlive their raylet by a second, its agents by minutes. One that starts meanwhile
+    is not seen, and ends by itself when its raylet has.
     """
     processes = [process for _, process in node.live_processes()]
     below = _descendants_of({process.pid for process in processes})
     for process in processes:
         process.kill()
     for pid in below:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(OSError):  # it has ended, or runs as another user
             os.kill(pid, signal.SIGKILL)
     go_on(*arguments, **options)
 
 
 def _descendants_of(ancestors: set[int]) -> list[int]:
-    """Return the ids of the processes that come from some, and of those that come from them.
+    """Return the ids of all descendants of some processes.
 
     Where there is no /proc, none is seen.
     """
     parents = {}
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):  # it has ended
-            stat = (entry / "stat").read_text()
-            parents[int(entry.name)] = int(stat.rpartition(")")[2].split()[1])
+            stat = (entry / "stat").read_bytes()  # a name may be cut within a letter
+            parents[int(entry.name)] = int(stat.rpartition(b")")[2].split()[1])
     below: list[int] = []
     while ancestors:
         ancestors = {pid for pid, parent in parents.items() if parent in ancestors}

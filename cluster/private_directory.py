@@ -27,7 +27,9 @@ from dpsweep.foundation.errors import ResourceError
 _PREFIX = "dpsweep-"
 _NAME = re.compile(_PREFIX + "[a-z0-9_]{8}")
 _LOCK, _STARTING = "lock", "starting"
-_PAUSE_S, _YOUNG_S = 0.02, 60.0
+_YOUNG_S = 60.0
+#: Between two looks whether a directory is still used: at first, and at most.
+_PAUSE_S, _LONGEST_PAUSE_S = 0.02, 0.2
 #: How long Ray's processes, of which some outlive their driver by seconds, are waited for.
 PATIENCE_S = 5.0
 
@@ -126,7 +128,7 @@ def _remove(path: Path, patience_s: float) -> bool:
     Whoever still uses it may write there again, so it stays, closed to others, until nobody does.
     """
     path.chmod(0o700)
-    deadline = time.monotonic() + patience_s
+    deadline, pause = time.monotonic() + patience_s, _PAUSE_S
     while True:
         was_in_use = _is_in_use(path)
         for entry in path.iterdir():
@@ -140,7 +142,8 @@ def _remove(path: Path, patience_s: float) -> bool:
             return True
         if time.monotonic() > deadline:
             return False
-        time.sleep(_PAUSE_S)
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
 
 
 def _is_in_use(path: Path) -> bool:

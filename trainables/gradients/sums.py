@@ -119,12 +119,12 @@ class _SmallProduct:
     def __call__(self, left: torch.Tensor, right: torch.Tensor) -> None:
         """Add ``left @ right``, float64 (a, examples) and (examples, b)."""
         a, b, product = left.numpy(), right.numpy(), self._product
-        pieces = max(1, math.ceil(a.size * b.shape[1] / _SMALL_PRODUCT))
-        width = max(1, math.ceil(b.shape[1] / pieces))
-        for begin in range(0, b.shape[1], width):
+        most = max(1, _SMALL_PRODUCT // max(1, a.size))
+        width = math.ceil(b.shape[1] / max(1, math.ceil(b.shape[1] / most)))
+        for begin in range(0, b.shape[1], max(1, width)):
             columns = slice(begin, begin + width)
             np.matmul(a, b[:, columns], out=product[:, columns])
-        self._total += product
+        self._total += product  # at once: by parts of rows it takes longer
 
 
 def tile_of(right: torch.Tensor) -> torch.Tensor:

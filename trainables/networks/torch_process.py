@@ -1,4 +1,4 @@
-"""Threads of torch, and optimizers without its compiler. Loads torch when it is called."""
+"""Threads of a process, and optimizers without torch's compiler. Loads torch when it is called."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ _METHODS = ("step", "zero_grad", "add_param_group", "state_dict", "load_state_di
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch compute with ``count`` threads for a while."""
+    """Let torch, and the products of NumPy, compute with ``count`` threads for a while."""
     import torch
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
     before = torch.get_num_threads()
     torch.set_num_threads(count)
     try:
-        yield
+        with threadpool_limits(limits=count):
+            yield
     finally:
         torch.set_num_threads(before)
 

@@ -320,9 +320,28 @@ def test_what_comes_from_ray_ends_with_it():
         time.sleep(0.01)
 
 
+NAMED = """
+import ctypes, subprocess, sys
+ctypes.CDLL(None).prctl(15, "\u00e4".encode() * 10)  # PR_SET_NAME keeps 15 bytes
+print("here", flush=True)
+input()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
+def test_a_name_that_is_no_text_keeps_no_process_alive():
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", NAMED], stdin=pipe, stdout=pipe) as odd:
+        assert odd.stdout.readline() == b"here\n"
+        with pytest.raises(UnicodeDecodeError):
+            Path(f"/proc/{odd.pid}/stat").read_text()
+        assert odd.pid in local._descendants_of({os.getpid()})
+        odd.kill()
+
+
 def is_running(process):
     try:  # whoever adopts a process may not have looked yet: it is a zombie then
-        return process.read_text().rpartition(")")[2].split()[0] != "Z"
+        return process.read_bytes().rpartition(b")")[2].split()[0] != b"Z"
     except OSError:
         return False
 

@@ -22,6 +22,7 @@ from dpsweep.running.gallery import Drawing
 
 OLD = Path(__file__).parents[2] / "golden" / "old_studies"
 SNOWMAN = "\u2603"
+by_fontconfig = pytest.mark.skipif(sys.platform != "linux", reason="fonts are not fontconfig's")
 DRAW = """
 import base64, json, sys
 import vl_convert
@@ -87,6 +88,7 @@ def test_letters_that_count_as_covered_are_drawn(own_fonts):
     assert set(covered) - bold <= without_ink
 
 
+@by_fontconfig
 def test_a_snowman_is_not_covered(own_fonts, environment_with_a_font):
     assert not is_covered(f"a {SNOWMAN}")
     missing, own = images_of(["\u4e2d", SNOWMAN], own_fonts)
@@ -94,6 +96,7 @@ def test_a_snowman_is_not_covered(own_fonts, environment_with_a_font):
     assert images_of([SNOWMAN], environment_with_a_font) != [own]
 
 
+@by_fontconfig
 @pytest.mark.parametrize("name", ["a", SNOWMAN])
 def test_the_process_that_draws_has_the_fonts_that_letters_need(
     tmp_path, monkeypatch, own_fonts, environment_with_a_font, name
@@ -140,14 +143,16 @@ def test_fonts_are_chosen_before_anything_is_drawn(tmp_path, monkeypatch, argume
     def leave(code):
         raise Left
 
+    def prepare(files):
+        seen.append(os.environ["FONTCONFIG_FILE"])
+        raise ValueError("enough")
+
     seen = []
     # Restored after the test, whatever the process sets.
     monkeypatch.setenv("FONTCONFIG_FILE", "mine")
     monkeypatch.setattr(sys, "argv", ["drawing", str(tmp_path), *arguments])
     monkeypatch.setattr(drawing_process, "leave", leave)
-    monkeypatch.setattr(
-        drawing_process, "prepare", lambda files: seen.append(os.environ["FONTCONFIG_FILE"])
-    )
+    monkeypatch.setattr(drawing_process, "prepare", prepare)
     with pytest.raises(Left):
         drawing_process.main()
     assert [Path(path).name for path in seen] == ["mine" if arguments else "fonts.conf"]

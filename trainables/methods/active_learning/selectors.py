@@ -142,9 +142,8 @@ class Clusters:
 def _repeatable() -> Iterator[None]:
     """One thread, as the order in which threads add up differs; no warning of repeated points."""
     from sklearn.exceptions import ConvergenceWarning
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
-    with torch_threads(1), threadpool_limits(limits=1), warnings.catch_warnings():
+    with torch_threads(1), warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
         yield
 

@@ -6,6 +6,7 @@ do there keeps one core busy, as this does another. It reads the study's files a
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Sequence
@@ -43,7 +44,7 @@ def write_page(result: SweepResult, pictures: Sequence[Picture]) -> None:
     write_atomically(result.files.page, page_of(result, pictures).encode())
 
 
-#: Second argument of a process that takes another's place: it has been asked for the pictures.
+#: Second argument of a process in the place of one that has been asked for the pictures.
 _WITH_SYSTEM_FONTS = "with-system-fonts"
 
 
@@ -68,12 +69,15 @@ def main() -> None:
                 pictures = pictures_of(SweepResult(files))
                 if not has_system_fonts and not all(is_covered(p.words()) for p in pictures):
                     command = [sys.executable, "-m", __package__, sys.argv[1], _WITH_SYSTEM_FONTS]
-                    os.execve(sys.executable, command, environment)
+                    with contextlib.suppress(OSError):  # no memory: a letter is a box then
+                        os.execve(sys.executable, command, environment)
                 write_pictures(pictures, files.pictures)
             if end := lines.readline():
                 result = SweepResult(files)
                 # The study's end is written once it has its page.
-                result.view.state, _, result.view.end_reason = end.decode().strip().partition(" ")
+                result.view.state, _, result.view.end_reason = (
+                    end.decode(sys.stdin.encoding).strip().partition(" ")
+                )
                 write_page(result, pictures)
     except Exception as error:
         print(error if isinstance(error, SweepError) else repr(error))

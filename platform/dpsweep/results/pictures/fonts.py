@@ -13,7 +13,9 @@ from pathlib import Path
 _CONFIG = "FONTCONFIG_FILE"
 _NONE_OF_THE_SYSTEM = Path(__file__).with_name("fonts.conf")
 #: Latin, Greek, Cyrillic, some punctuation and the minus sign, which vl_convert's own fonts have.
-_COVERED = re.compile("[\t\n\r -~\u00a0-\u024f\u0391-\u03c9\u0400-\u04ff\u2012-\u2022\u2026\u2212]*")
+_COVERED = re.compile(
+    "[\t\n\r -~\u00a0-\u024f\u0391-\u03c9\u0400-\u04ff\u2012-\u2022\u2026\u2212]*"
+)
 
 
 def leave_out_system_fonts(environment: MutableMapping[str, str]) -> None:
@@ -22,11 +24,6 @@ def leave_out_system_fonts(environment: MutableMapping[str, str]) -> None:
     It has an effect where vl_convert finds fonts by fontconfig's rules, as on Linux.
     """
     environment[_CONFIG] = str(_NONE_OF_THE_SYSTEM)
-
-
-def are_left_out(environment: MutableMapping[str, str]) -> bool:
-    """Say whether the system's fonts are left out in a process with this environment."""
-    return environment.get(_CONFIG) == str(_NONE_OF_THE_SYSTEM)
 
 
 def is_covered(words: str) -> bool:
