@@ -160,5 +160,6 @@ def _descendants_of(ancestors: set[int]) -> list[int]:
     below: list[int] = []
     while ancestors:
         ancestors = {pid for pid, parent in parents.items() if parent in ancestors}
+        ancestors.difference_update(below)  # where an id was used again meanwhile
         below += ancestors
     return below

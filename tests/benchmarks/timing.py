@@ -17,6 +17,7 @@ import torch
 
 from dpsweep.trainables.devices.peaks import PeakMeter
 from dpsweep.trainables.method import Method
+from dpsweep.trainables.networks.torch_process import torch_threads
 
 Key = TypeVar("Key", str, int)
 
@@ -37,7 +38,7 @@ def median_ms(
     device: str,
     slow: Key | None = None,
 ) -> dict[Key, float]:
-    """Return the median milliseconds of a step of each variant, after one step to warm up.
+    """Return the median milliseconds of a step of each variant, on one thread, after one to warm up.
 
     Args:
         variants: Steps by name; they take turns, so that a busy moment hits all of them.
@@ -47,16 +48,17 @@ def median_ms(
         slow: A variant that is left out after its second turn.
     """
     times: dict[Key, list[float]] = {name: [] for name in variants}
-    for step in variants.values():
-        step()
-    for number in range(rounds):
-        for name, step in variants.items():
-            if name == slow and number > 1:
-                continue
-            begin = seconds(device)
-            for _ in range(repeats(name)):
-                step()
-            times[name].append((seconds(device) - begin) / repeats(name) * 1000)
+    with torch_threads(1):
+        for step in variants.values():
+            step()
+        for number in range(rounds):
+            for name, step in variants.items():
+                if name == slow and number > 1:
+                    continue
+                begin = seconds(device)
+                for _ in range(repeats(name)):
+                    step()
+                times[name].append((seconds(device) - begin) / repeats(name) * 1000)
     return {name: statistics.median(values) for name, values in times.items()}
 
 

@@ -16,7 +16,10 @@ _METHODS = ("step", "zero_grad", "add_param_group", "state_dict", "load_state_di
 
 @contextmanager
 def torch_threads(count: int) -> Iterator[None]:
-    """Let torch, and the products of NumPy, compute with ``count`` threads for a while."""
+    """Let torch, and the products of NumPy, compute with ``count`` threads for a while.
+
+    It holds for the whole process, and for libraries that are loaded already.
+    """
     import torch
     from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 
