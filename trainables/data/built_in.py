@@ -15,7 +15,14 @@ import numpy as np
 from dpsweep.foundation.errors import DataError
 from dpsweep.trainables.data.raw.preparation import ArrayRecords
 from dpsweep.trainables.data.raw.unprepared import Unprepared
-from dpsweep.trainables.data.source import Arrays, Source, checked_labels, known_size, path_of
+from dpsweep.trainables.data.source import (
+    Arrays,
+    KeptRead,
+    Source,
+    checked_labels,
+    known_size,
+    path_of,
+)
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
@@ -113,7 +120,7 @@ def _open_idx(spec: DataSpec, root: Path, archive: str, names: tuple[str, ...], 
         read,
         num_found=num_found,
         preparation=_MNIST,
-        read_kept=lambda keep: read(is_whole=False),
+        read_kept=KeptRead(read, lambda keep: read(is_whole=False)),
     )
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from dpsweep.foundation.errors import DataError
 from dpsweep.trainables.data.kept.keep import Encoded, Keep, decoded, stamp_of
 from dpsweep.trainables.data.raw.preparation import ImageRecords
-from dpsweep.trainables.data.source import Arrays, Source, declared_size, path_of
+from dpsweep.trainables.data.source import Arrays, KeptRead, Source, declared_size, path_of
 from dpsweep.trainables.data.vision.label_table import LABELS, classes_of_table, labelled_images
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def open_image_folder(spec: DataSpec) -> Source:
         labels_of,
         num_found=len(files["train"]),
         preparation=preparation,
-        read_kept=read,
+        read_kept=KeptRead(read, read),
         notes=() if is_table else tuple(map(_beside_note, filter(_has_images, folders.values()))),
     )
 
@@ -113,7 +113,7 @@ def open_photos(spec: DataSpec) -> Source:
         read,
         num_found=len(paths),
         preparation=preparation,
-        read_kept=read,
+        read_kept=KeptRead(read, read),
     )
 
 

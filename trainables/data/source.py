@@ -52,6 +52,23 @@ Arrays = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
+class KeptRead:
+    """A ``Source.read_kept`` that reads what one ``read`` reads, and goes where that is replaced.
+
+    Attributes:
+        goes_with: The ``read``.
+        call: What reads its records from where they are kept.
+    """
+
+    goes_with: Callable[[], dict[str, Arrays]]
+    call: Callable[[Keep], dict[str, Arrays]]
+
+    def __call__(self, keep: Keep) -> dict[str, Arrays]:
+        """Return what ``goes_with`` returns."""
+        return self.call(keep)
+
+
+@dataclass(frozen=True)
 class Source:
     """The public facts of a dataset, and how to read it.
 
@@ -74,7 +91,8 @@ class Source:
             a registered model; ``read`` had better use it, too. None: inputs are the records as
             they are.
         read_kept: ``read`` of images that are decoded once and kept in a directory, or of records
-            that are prepared as they are asked for; None where neither is.
+            that are prepared as they are asked for; None where neither is, and where it is the
+            ``KeptRead`` of another ``read``, since replaced.
         notes: What whoever launches a study should know of it, one line each; nothing of private
             records.
     """
@@ -93,6 +111,10 @@ class Source:
     preparation: Preparation | None = None
     read_kept: Callable[[Keep], dict[str, Arrays]] | None = None
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if isinstance(self.read_kept, KeptRead) and self.read_kept.goes_with != self.read:
+            object.__setattr__(self, "read_kept", None)
 
     def records(self, keep: Keep | None = None) -> dict[str, Arrays]:
         """Return what ``read`` returns; images that are many from where they are kept.

@@ -17,12 +17,10 @@ from dpsweep.foundation.errors import BadInputError, DataError, SweepError, desc
 from dpsweep.foundation.registry import Registry
 from dpsweep.foundation.words import counted
 from dpsweep.spec.data.datasets import DATASET_GROUP
-from dpsweep.trainables.data.raw.unprepared import Unprepared
-from dpsweep.trainables.data.source import Arrays, Source
+from dpsweep.trainables.data.source import Arrays, KeptRead, Source
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
-    from dpsweep.trainables.data.kept.keep import Keep
 
 _DATA = "dpsweep.trainables.data"
 
@@ -121,20 +119,16 @@ def _checked(source: Source, spec: DataSpec) -> Source:
         )
 
     def read() -> dict[str, Arrays]:
-        parts = source.read()
+        return checked(source.read())
+
+    def checked(parts: dict[str, Arrays]) -> dict[str, Arrays]:
         check_arrays(source, parts, name, spec.task)
         return parts
 
     kept = source.read_kept
-    if kept is None:
-        return replace(source, read=read)
-
-    def read_kept(keep: Keep) -> dict[str, Arrays]:
-        parts = kept(keep)
-        # ``read`` of a built-in dataset may have been replaced, and this has not.
-        is_ours = any(isinstance(inputs, Unprepared) for inputs, _ in parts.values())
-        return read() if is_ours else parts
-
+    if isinstance(kept, KeptRead):  # a built-in dataset's, whose reader is the one it goes with
+        return replace(source, read=read, read_kept=replace(kept, goes_with=read))
+    read_kept = None if kept is None else lambda keep: checked(kept(keep))
     return replace(source, read=read, read_kept=read_kept)
 
 

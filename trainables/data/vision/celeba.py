@@ -17,7 +17,7 @@ from dpsweep.foundation.registry import did_you_mean
 from dpsweep.spec.data.datasets import PUBLISHED_RECORDS
 from dpsweep.trainables.data.images import encoded_files, image_records
 from dpsweep.trainables.data.kept.keep import Keep, decoded
-from dpsweep.trainables.data.source import Arrays, Source, path_of
+from dpsweep.trainables.data.source import Arrays, KeptRead, Source, path_of
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
@@ -99,7 +99,7 @@ def open_celeba(spec: DataSpec) -> Source:
         num_found=len(files["train"]),
         tasks=frozenset({"classification", "multi_label"}),
         preparation=preparation,
-        read_kept=read,
+        read_kept=KeptRead(read, read),
     )
 
 

@@ -15,6 +15,7 @@ from dpsweep.trainables.data.kept.keep import Encoded, Keep, decoded, stamp_of
 from dpsweep.trainables.data.raw.saved import saved_splits
 from dpsweep.trainables.data.source import (
     Arrays,
+    KeptRead,
     Source,
     checked_labels,
     declared_size,
@@ -78,7 +79,7 @@ def open_image_dataset(spec: DataSpec) -> Source:
         labels_of,
         num_found=len(train),
         preparation=preparation,
-        read_kept=read,
+        read_kept=KeptRead(read, read),
     )
 
 

@@ -112,11 +112,6 @@ class SoftTrainer:
         trained = [p for p in model.parameters() if p.requires_grad]
         self._optimizer = uncompiled(torch.optim.Adam)(trained, lr=lr)
 
-    def set_lr(self, lr: float) -> None:
-        """Use this learning rate from the next step on; the state of Adam stays."""
-        for group in self._optimizer.param_groups:
-            group["lr"] = lr
-
     def distill_epoch(self, targets: torch.Tensor, epoch: int) -> float:
         """Make one pass over all records, in an order of this epoch, towards their soft labels.
 

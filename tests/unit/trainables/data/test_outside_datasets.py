@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from image_sets import mnist
+from image_sets import folders, mnist
 from outside import install
 
 from dpsweep.foundation.errors import DataError, SpecError
@@ -19,6 +20,7 @@ from dpsweep.spec.data.datasets import DATASETS as BUILT_IN_NAMES
 from dpsweep.spec.study import DataSpec, SweepSpec
 from dpsweep.trainables.data import sources
 from dpsweep.trainables.data.built_in import open_mnist
+from dpsweep.trainables.data.images import open_image_folder
 from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
 from dpsweep.trainables.data.source import Source, declared_size
@@ -134,27 +136,56 @@ def test_a_study_can_be_read_when_its_package_is_gone(monkeypatch: pytest.Monkey
     assert SweepSpec.from_yaml(stored, is_stored=True).data.dataset == "spots"
 
 
-def inverted(spec: DataSpec) -> Source:
-    """Open MNIST, white on black: a built-in source whose reader is another one."""
-    source = open_mnist(spec)
+def inverted(source: Source, **facts: Any) -> Source:
+    """Return a built-in source whose reader is another one."""
 
     def read() -> dict[str, Any]:
         return {part: (1 - inputs, labels) for part, (inputs, labels) in source.read().items()}
 
-    return dataclasses.replace(source, read=read, own_test=40)
+    return dataclasses.replace(source, read=read, **facts)
 
 
+def inverted_mnist(spec: DataSpec) -> Source:
+    return inverted(open_mnist(spec), own_test=40)
+
+
+def inverted_folder(spec: DataSpec) -> Source:
+    return inverted(open_image_folder(spec))
+
+
+@pytest.mark.parametrize(
+    ("name", "write", "given"),
+    [
+        ("mnist", mnist, {}),
+        ("image_folder", folders, {"num_records": 8, "image_size": 4}),
+    ],
+)
 def test_a_reader_that_a_package_has_replaced_is_the_one_that_studies_use(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    name: str,
+    write: Callable[[Path], None],
+    given: dict[str, Any],
 ) -> None:
-    mnist(tmp_path)
-    install(monkeypatch, "dpsweep.datasets", DATASETS, negative=f"{__name__}:inverted")
-    spec = spec_of(dataset="negative", path=str(tmp_path))
-    plain = load_dataset(spec_of(dataset="mnist", path=str(tmp_path)), keep=Keep(tmp_path / "k"))
+    root = tmp_path / "data"
+    root.mkdir()
+    write(root)
+    opener = inverted_mnist if name == "mnist" else inverted_folder
+    install(monkeypatch, "dpsweep.datasets", DATASETS, negative=f"{__name__}:{opener.__name__}")
+    part = {"fraction": 0.25, "visibility": "public"}
+    spec = spec_of(dataset="negative", path=str(root), validation=part, **given)
+    own = spec_of(dataset=name, path=str(root), validation=part, **given)
+    plain = load_dataset(own, keep=Keep(tmp_path / "k"))
+    assert len(plain.parts["validation"][0])
     for keep in (None, Keep(tmp_path / "kept")):
         data = load_dataset(spec, keep=keep)
-        for part in ("validation", "test"):
-            np.testing.assert_array_equal(data.parts[part][0], 1 - plain.parts[part][0])
+        np.testing.assert_array_equal(data.parts["validation"][0], 1 - plain.parts["validation"][0])
+
+
+def test_what_a_package_keeps_is_held_to_what_it_says(tmp_path: Path) -> None:
+    CHANGES["read_kept"] = lambda keep: changed_records(labels=np.full(100, 2))
+    with pytest.raises(DataError, match=r"labels outside 0..1"):
+        load_dataset(spec_of(), keep=Keep(tmp_path))
 
 
 @pytest.mark.parametrize("task", ["multi_label", "causal_lm"])

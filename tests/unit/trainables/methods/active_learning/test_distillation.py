@@ -295,24 +295,6 @@ def test_frozen_parts_and_batch_norm_stay_and_modes_come_back() -> None:
         assert torch.equal(value, {**model[0].state_dict(), **dict(model[1].named_buffers())}[key])
 
 
-def test_the_learning_rate_can_be_set_and_is_part_of_the_state() -> None:
-    x, _ = gaussians(20)
-    targets = soft(noisy_teacher(), x)
-    model = network()
-    training = trainer(model, x)
-    before = weights(model)
-    training.set_lr(0.0)
-    training.distill_epoch(targets, 0)
-    assert torch.equal(weights(model), before)
-    again = trainer(model, x)
-    again.load_state_dict(training.state_dict())
-    again.distill_epoch(targets, 1)
-    assert torch.equal(weights(model), before)
-    training.set_lr(0.1)
-    training.distill_epoch(targets, 1)
-    assert not torch.equal(weights(model), before)
-
-
 def test_inputs_of_half_precision_and_token_ids() -> None:
     x, _ = gaussians(20)
     targets = soft(noisy_teacher(), x)
