@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
 
@@ -36,6 +37,10 @@ def seen(value: Any) -> str:
     return text if len(text) <= 60 else text[:57] + "..."
 
 
+#: A number with a decimal comma.
+_COMMA = re.compile(r"[+-]?\d+,\d+")
+
+
 def number(value: Any) -> int | float:
     """Return a finite number; a text that reads as one counts (``1e-5`` is text in YAML 1.1).
 
@@ -50,7 +55,8 @@ def number(value: Any) -> int | float:
             try:
                 result = float(value)
             except ValueError:
-                raise ValueError(f"must be a number, got {seen(value)}") from None
+                hint = "; its decimals stand behind a point" if _COMMA.fullmatch(value) else ""
+                raise ValueError(f"must be a number, got {seen(value)}{hint}") from None
     if isinstance(result, bool) or not isinstance(result, (int, float)):
         raise ValueError(f"must be a number, got {seen(value)}")
     try:

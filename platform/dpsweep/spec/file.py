@@ -234,8 +234,11 @@ class _Reader:
             if not is_word:
                 shown = key_node.value if isinstance(key_node, yaml.ScalarNode) else "a list"
                 self.lines.setdefault(f"{path}.{shown}" if path else str(shown), line)
+                is_alone = value_node.tag.endswith(":null") and key_node.tag.endswith(":int")
+                # `{a: 2,5}` is a: 2 and a key 5.
+                fix = "the decimals of a number stand behind a point" if is_alone else ""
                 self._complain(
-                    f"{path}.{shown}" if path else str(shown), "a key must be a word", ""
+                    f"{path}.{shown}" if path else str(shown), "a key must be a word", fix
                 )
                 continue
             key = str(key_node.value)

@@ -75,6 +75,8 @@ REPLACED = [
     ("  num_trials: 4", "  metric: test/accuracy", "sweep.yaml:11 search.metric: 'test/accuracy' cannot be searched by: its value for the winner would be too good (use validation/accuracy or validation/loss)"),
     ("  num_trials: 4", "  metric: validation/loss", "sweep.yaml:9 search.mode: mode max with validation/loss looks for the worst configuration (use mode: min)"),
     ("  num_trials: 4", "  3: 4", "sweep.yaml:11 search.3: a key must be a word"),
+    ("  trial_epsilon: 2.0", "  trial_epsilon: 2,5", "sweep.yaml:7 privacy.trial_epsilon: must be a number, got '2,5'; its decimals stand behind a point"),
+    ("  validation: {fraction: 0.2, visibility: public}", "  validation: {visibility: public, fraction: 0,2}", "sweep.yaml:4 data.validation.2: a key must be a word (the decimals of a number stand behind a point)"),
     ("sampler: random", "sampler: tpee", "sweep.yaml:10 search.sampler: unknown value 'tpee' (did you mean 'tpe'? known: random, grid, tpe, nsga2, cmaes, gp)"),
     ("sampler: random", "sampler: [tpe]", "sweep.yaml:10 search.sampler: unknown value ['tpe'] (did you mean 'tpe'? known: random, grid, tpe, nsga2, cmaes, gp)"),
     ("  trial_epsilon: 2.0", "  trial_epsilon: -1", "sweep.yaml:7 privacy.trial_epsilon: must be > 0, got -1"),
