@@ -248,12 +248,11 @@ class Claims:
             of it: whoever stops it may have seen its scores, and when a model diverges depends on
             the records. A study whose preconditions were broken says nothing any more.
         """
-        mode = self.mode
-        composition = self.account.composition
+        mode, composition = self.mode, self.account.composition
         if mode.is_filtered and composition is not None:
             return self._statement(
                 composition.target_epsilon,
-                accountant=composition.accountant,
+                accountant=self._study_accountant,
                 sampling=self._spent.sampling,
                 released=released_by_study(self.spec, mode),
             )
@@ -346,23 +345,26 @@ class Claims:
             fix="restore it; without it nothing true can be said of this trial's epsilon",
         )
 
+    @property
+    def _study_accountant(self) -> str:
+        composition = self.account.composition
+        return self.spec.privacy.accountant if composition is None else composition.accountant
+
     def _released_by(self, view: TrialView) -> str:
         """Say what the epsilon of a trial alone covers."""
-        mode = self.mode
         is_whole = view.state is TrialState.FINISHED and not view.is_cut_short
         if view.records != "public" and not is_whole:
             return CUT_SHORT if view.is_cut_short else SO_FAR
-        if mode.is_filtered:
+        if self.mode.is_filtered:
             of_study = shown_epsilon(self.spec.privacy.study_epsilon)
-            composition, own = self.account.composition, self.spec.privacy.accountant
-            by = own if composition is None else composition.accountant
+            own, by = self.spec.privacy.accountant, self._study_accountant
             terms = "the same terms" if by == own else f"the same terms, but {by} for {own}"
-            text = f"{mode.trial} epsilon={of_study} at {terms}"
+            text = f"{self.mode.trial} epsilon={of_study} at {terms}"
             where = records_of_trial(self.spec, view.records)
             return text.replace("this trial alone", f"this trial alone, {where}") if where else text
-        if mode.is_public_search and view.records == "public":
+        if self.mode.is_public_search and view.records == "public":
             return PUBLIC_MODEL
-        return mode.trial
+        return self.mode.trial
 
     def _indicated(self) -> set[Plan]:
         """Return what is composed for indication: all that was run, or that of each episode."""

@@ -3,15 +3,20 @@
 import json
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from stored_studies import NAMES, copy_studies, track
-from whole_studies import cli_here
+from whole_studies import cli_here, make_spec
 
 from dpsweep import load_sweep
 from dpsweep.cli.best_spec import spec_text
 from dpsweep.foundation.errors import BadInputError, StudyError
 from dpsweep.results.tables.rows import trial_rows
+from dpsweep.results.tracked.claims import TaggedClaims
+from dpsweep.spec.study import SweepSpec
+from dpsweep.study.journal import StudyView, TrialView
+from dpsweep.study.trial import TrialState
 from dpsweep.tracking.mlflow_reader import MLflowReader
 
 CLOSE = 1e-6
@@ -65,6 +70,29 @@ def test_every_row_is_the_same_as_from_its_files(home, away, name):
     assert (choices[0].ties, choices[0].runs) == (choices[1].ties, choices[1].runs)
     assert stored.task(choices[0].best.trial_id) == local.task(choices[0].best.trial_id)
     assert spec_text(stored, choices[1].best) == spec_text(local, choices[0].best)
+
+
+def test_the_studys_epsilon_is_told_by_the_accountant_of_its_composition(tmp_path):
+    """A declared composition is by pld, whatever trials are told by."""
+    raw = make_spec(tmp_path, "declared")
+    raw["privacy"] = {"delta": 1e-5, "trial_epsilon": 2.0, "study_epsilon": 3.0}
+    raw["privacy"] |= {"accounting": "composed", "composition": "declared"}
+    tags = {
+        "dp.accounting": "composed",
+        "dp.study_epsilon": "3.0",
+        "dp.study_accountant": "pld",
+        "dp.sampling": "poisson",
+    }
+    runs = SimpleNamespace(tags=tags, tags_of=lambda trial: {}, source="read from a store")
+    runs.composed_epsilon = None
+    view = StudyView()
+    view.trials[0] = TrialView(0, state=TrialState.FINISHED, epsilon=1.0, sampling="poisson")
+    claims = TaggedClaims(runs, SweepSpec(**raw), view)
+    assert (claims.study_statement().epsilon, claims.study_statement().accountant) == (3.0, "pld")
+    assert claims.trial_statement(view.trials[0]).accountant == "rdp"
+    assert "pld for rdp" in claims.trial_statement(view.trials[0]).released
+    del tags["dp.study_accountant"]  # of an older version
+    assert claims.study_statement().accountant == "rdp"
 
 
 def test_reports_are_the_same_but_for_test_scores_which_are_of_one_model(home, away):

@@ -80,8 +80,15 @@ class TaggedClaims(Claims):
             winner = next((view.sampling for view in self.view.trials.values()), "none")
             sampling = winner if mode.is_sealed else self.sampling
             released = released_by_study(self.spec, mode)
-            return self._statement(epsilon, sampling=sampling, released=released)
+            return self._statement(
+                epsilon, sampling=sampling, released=released, accountant=self._study_accountant
+            )
         return super().study_statement()
+
+    @property
+    def _study_accountant(self) -> str:
+        """Which accountant the study's epsilon is by: a composition may have its own."""
+        return self._tags.get("dp.study_accountant") or super()._study_accountant
 
     def _planned_sampling(self, view: TrialView) -> str:
         return view.sampling
