@@ -22,17 +22,14 @@ if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData
 
 
-#: Why an accuracy is not released: one record might move it by more than the noise is for.
-_NO_COUNT = "the accuracy is not the share of a whole number of records, which the noise is for"
-
-
 class TrialScores:
     """Scores of the model that a trial has come to.
 
     Guarantees:
         Exact scores on validation records leave only where the study's ``validation`` is
         ``exact``. A noisy one is charged first, and there are never more of them than the task's
-        ``validation_plan`` holds, nor than the ledger affords.
+        ``validation_plan`` holds, nor than the ledger affords. Nothing else about its records
+        leaves with it: where it cannot be computed it is noise around 0.
 
     Args:
         method: With the model.
@@ -72,24 +69,31 @@ class TrialScores:
         if self._settings.validation == "hidden" or not self.affords_a_noisy_one():
             return {}
         self._ledger.release(self.release())
-        num_records = len(self._data.parts["validation"][1])
-        num_correct = 0
-        if num_records:
-            exact = self._evaluate("validation")
-            if "validation/accuracy" not in exact:
-                return {}
-            correct = num_records * exact["validation/accuracy"]
-            if abs(correct - round(correct)) > min(1e-6 * num_records + 1e-9, 0.1):
-                self.missing["validation"] = _NO_COUNT
-                return {}
-            num_correct = round(correct)
         score = noisy_accuracy(
-            num_correct,
+            self._num_correct(),
             num_declared=self._data.info.num_validation,
             noise_multiplier=self._noise_multiplier,
             generator=self._noise,
         )
         return {"validation/accuracy": score}
+
+    def _num_correct(self) -> int:
+        """Return how many validation records are classified correctly; 0 where that is no number.
+
+        Whether it is one depends on the records as well, so that nothing else tells of it: not
+        that a score is missing, nor why. An accuracy that is no share of a whole number of records
+        is none, as one record might move it by more than the noise is for.
+        """
+        num_records = len(self._data.parts["validation"][1])
+        if not num_records:
+            return 0
+        try:
+            scores = named_scores("validation", self._method.evaluate("validation"))
+        except Exception:
+            return 0
+        correct = num_records * scores.get("validation/accuracy", 0.0)
+        is_whole = abs(correct - round(correct)) <= min(1e-6 * num_records + 1e-9, 0.1)
+        return round(correct) if is_whole else 0
 
     def on_test(self, store: CheckpointStore | None) -> dict[str, float]:
         """Return the test scores of the model that is delivered; see ``scores_on_test``."""

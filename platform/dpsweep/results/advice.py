@@ -23,7 +23,7 @@ _MOST_PLANS = 32  # of which the mean cost of a whole plan is taken
 
 
 def advice(result: SweepResult) -> list[str]:
-    """Return lines on the budget of a composed study; none where there is no such budget.
+    """Return lines on the budget of a composed study, and on noisy accuracies that tell nothing.
 
     The command is the same from wherever it is asked: it runs the spec that the study keeps.
 
@@ -35,9 +35,9 @@ def advice(result: SweepResult) -> list[str]:
         of trials is secret. More trials never change what a composed study claims: its composition
         admits a trial only if the whole study stays within the declared epsilon.
     """
-    share = used_share(result)
+    doubt, share = noise_alone(result), used_share(result)
     if share is None:
-        return []
+        return doubt
     composition = result.claims.account.composition
     measure = "" if composition is None else composition.measure
     whose, number = "the study", len(result.view.trials)
@@ -52,12 +52,32 @@ def advice(result: SweepResult) -> list[str]:
     more = trials_that_fit(result)
     has_none = not result.view.count(TrialState.FINISHED)
     if has_none or not more or result.state != "finished" or result.view.end_reason != ALL_STARTED:
-        return [usage]
+        return [*doubt, usage]
     number = len(result.view.trials) - result.spec.num_starts + more
     trials = "one more trial fits" if more == 1 else f"about {more} more trials fit"
     return [
+        *doubt,
         f"{usage}; it claims all of it, used or not, so that {trials} at no further cost:",
         "  " + command(result, f"search.num_trials={number}"),
+    ]
+
+
+def noise_alone(result: SweepResult) -> list[str]:
+    """Return a line where no noisy accuracy stands out from the noise; else none.
+
+    It reads the noisy accuracies alone. An evaluation that fails tells nothing else of itself.
+    """
+    part = result.spec.data.validation
+    if part.visibility != "noisy" or part.noise_std is None or result.claims.mode.is_sealed:
+        return []
+    trials = result.view.trials.values()
+    values = [trial.value for trial in trials if trial.value is not None]
+    if not values or max(values) > 3 * part.noise_std:
+        return []
+    return [
+        "no noisy accuracy is above three standard deviations of its noise: data.validation."
+        "noise_std may be too large, or validation accuracies cannot be computed, which is not "
+        "told of private records; a study with data.validation.visibility: public would say it"
     ]
 
 

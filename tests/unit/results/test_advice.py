@@ -13,7 +13,7 @@ from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.reading import read_spec
-from dpsweep.results.advice import advice, trials_that_fit, undelivered
+from dpsweep.results.advice import advice, noise_alone, trials_that_fit, undelivered
 from dpsweep.results.study import load_sweep
 from dpsweep.study.journal import fold
 from dpsweep.study.study import Study
@@ -148,3 +148,17 @@ def test_events_that_the_store_has_not_are_told_with_what_delivers_them(
     assert "1 event;" in undelivered(result)
     TrackingState(seq=number - 1).save(result.files.tracking)
     assert undelivered(result) == ""
+
+
+@pytest.mark.parametrize(("std", "is_doubted"), [(0.05, False), (0.4, True)])
+def test_scores_that_are_no_more_than_noise_are_doubted(written, std, is_doubted):
+    result = written([1, 1])
+    assert noise_alone(result) == []
+    part = result.spec.data.validation
+    noisy = part.model_copy(update={"visibility": "noisy", "noise_std": std})
+    data = result.spec.data.model_copy(update={"validation": noisy})
+    vars(result)["spec"] = result.spec.model_copy(update={"data": data})
+    for trial in result.view.trials.values():
+        trial.value = 0.5
+    assert ("which is not told of private records" in " ".join(noise_alone(result))) is is_doubted
+    assert advice(result)[0].startswith("no noisy accuracy" if is_doubted else "budget:")
