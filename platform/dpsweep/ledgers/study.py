@@ -182,7 +182,9 @@ class StudyLedger:
                 "not reserved again",
                 because="it would spend the study's budget a second time",
             )
-        reserved, digest = state.reserved.get(trial), plan_digest(plan)
+        # One of which nothing ran may be another trial now: the journal never knew it.
+        reserved = None if state.is_unstarted(trial) else state.reserved.get(trial)
+        digest = plan_digest(plan)
         is_same = reserved is not None and reserved.get("plan_sha256") == digest
         if reserved is not None and task and reserved.get("task_sha256", task) != task:
             raise other_task(trial)

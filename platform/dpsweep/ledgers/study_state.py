@@ -74,6 +74,11 @@ class StudyState:
         has_final = self.selection is not None and bool(self.selection.get("subset"))
         return self.known | ({trial + 1 for trial in self.reserved} if has_final else set())
 
+    def is_unstarted(self, trial: int) -> bool:
+        """Say whether a trial was admitted and is settled as one that no process began."""
+        is_held = trial in self.running or trial in self.kept
+        return not is_held and self.settled.get(trial, {}).get("state") == UNSTARTED
+
     def fold(self, record: Mapping[str, Any]) -> None:
         """Bring the state up to date with one more record."""
         kind = record["kind"]

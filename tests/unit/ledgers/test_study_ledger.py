@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from dpsweep.foundation.errors import BadInputError, BudgetExceededError, LedgerError
+from dpsweep.foundation.logs import open_log
+from dpsweep.ledgers.admission import check_admitted
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.study_state import StudyAccount, read_study_account
 from dpsweep.ledgers.trial import STUDY_FILE, TrialLedger, TrialLimit, trial_file
@@ -378,3 +380,27 @@ def test_a_trial_whose_file_was_deleted_does_not_end(ledger):
     trial_file(ledger.directory, 0).unlink()
     with pytest.raises(LedgerError, match="what it has charged is not known"):
         ledger.settle(0, "finished")
+
+
+@pytest.mark.parametrize("number", [10, 20])
+def test_a_trial_that_nothing_began_may_be_another_one_in_the_next_launch(ledger, number):
+    """Killed before the journal knew it, with the sampler's memory lost as well."""
+    assert ledger.reserve(0, steps(10), epsilon=1.0, task="a" * 64)
+    reopen(ledger)
+    ledger.settle_lost({})
+    assert ledger.reserve(0, steps(number), epsilon=1.0, task="b" * 64)
+    assert ledger.committed == pytest.approx(FILTER.cost(steps(number)))
+    check_admitted(ledger.directory, 0, steps(number), "b" * 64)
+    with pytest.raises(LedgerError, match="is not the one that was admitted"):
+        check_admitted(ledger.directory, 0, steps(10), "a" * 64)
+    with pytest.raises(LedgerError, match="is not the one that was admitted"):
+        ledger.reserve(0, steps(number), epsilon=1.0, task="a" * 64)
+
+
+def test_a_trial_whose_process_may_live_stays_what_it_was(ledger):
+    assert ledger.reserve(0, steps(10), epsilon=1.0, task="a" * 64)
+    with open_log(trial_file(ledger.directory, 0)):  # a process has just opened it
+        reopen(ledger)
+        ledger.settle_lost({})
+    with pytest.raises(LedgerError, match="is not the one that was admitted"):
+        ledger.reserve(0, steps(10), epsilon=1.0, task="b" * 64)
