@@ -20,7 +20,7 @@ from whole_studies import (
 )
 
 from dpsweep.foundation.logs import read_log
-from dpsweep.ledgers.study_state import read_study_account
+from dpsweep.ledgers.study_state import account_of, read_study_state
 from dpsweep.ledgers.trial import study_spent, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.clock import EpsilonClock
@@ -75,7 +75,7 @@ def composed_spec(root, name="composed", **changes):
 
 def check_filter(result):
     """The whole study stays within B at the filter's order, computed from the ledger files alone."""
-    account = read_study_account(result.files.ledger)
+    account = account_of(read_study_state(result.files.ledger))
     spent = study_spent(result.files.ledger, result.view.charged())
     cost = account.composition.cost(spent)
     assert max(cost.values()) <= account.composition.budget
@@ -125,7 +125,7 @@ def test_four_trials_held_a_reservation_at_once(composed):
 
 def test_pruning_buys_more_trials(composed):
     _, result, _ = composed
-    account = read_study_account(result.files.ledger)
+    account = account_of(read_study_state(result.files.ledger))
     plans = [result.files.task(t.trial_id).full_plan for t in result.results]
     full = [max(account.composition.cost(plan).values()) for plan in plans]
     affordable = 0
@@ -200,7 +200,7 @@ def test_kill_9_of_the_driver_of_a_composed_study(killed):
     root, path, _ = killed
     files = root / "studies" / "killed"
     before = [r for r in read_log(files / "journal.jsonl") if r["event"] == "trial_verdict"]
-    order = read_study_account(files / "ledger").composition.order
+    order = account_of(read_study_state(files / "ledger")).composition.order
     done = cli("run", path)
     assert done.returncode == 0, done.stderr
     result = load_sweep("killed", root=root / "studies")

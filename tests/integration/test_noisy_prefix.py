@@ -9,7 +9,7 @@ from whole_studies import DELTA, cli, cli_here, kill_driver, make_spec, mlflow_r
 
 from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.admission import is_promoted
-from dpsweep.ledgers.study_state import read_study_account
+from dpsweep.ledgers.study_state import account_of, read_study_state
 from dpsweep.ledgers.trial import study_spent, trial_spent
 from dpsweep.results.study import load_sweep
 from dpsweep.study.trial import TrialState
@@ -58,7 +58,7 @@ def continued(tmp_path_factory):
     wait_for_pauses(files / "journal.jsonl", TRIALS - 1, process)
     kill_driver(process, files / "ledger")
     promoted = [trial for trial in range(TRIALS) if is_promoted(files / "ledger", trial)]
-    declared = read_study_account(files / "ledger").composition
+    declared = account_of(read_study_state(files / "ledger")).composition
     before = read_log(files / "journal.jsonl")
     done = cli("run", path)
     assert done.returncode == 0, done.stderr
@@ -88,7 +88,7 @@ def test_the_best_at_the_barrier_goes_on_whenever_the_driver_is_killed(continued
 
 def test_it_claims_what_it_has_declared_and_no_class_is_passed(continued):
     _, result, declared, _, _ = continued
-    account = read_study_account(result.files.ledger)
+    account = account_of(read_study_state(result.files.ledger))
     assert account.composition == declared
     assert [(c.phase, c.count) for c in declared.classes] == [
         (0, TRIALS * PREFIX),

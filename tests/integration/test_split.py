@@ -6,7 +6,7 @@ from whole_studies import DELTA, cli, cli_here, mlflow_rows, parent_note, run_an
 
 from dpsweep.cli.best_spec import spec_of_trial
 from dpsweep.foundation.logs import read_log
-from dpsweep.ledgers.study_state import read_study_account
+from dpsweep.ledgers.study_state import account_of, read_study_state
 from dpsweep.ledgers.trial import study_spent, trial_spent
 from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.ray
 
 def check_split(result, num_searched):
     """The whole stays within the budget on each part, computed from the ledger files alone."""
-    composition = read_study_account(result.files.ledger).composition
+    composition = account_of(read_study_state(result.files.ledger)).composition
     spent = study_spent(result.files.ledger, result.view.charged())
     assert not composition.is_over(composition.cost(spent))
     for part in ("private", "validation", "rest"):

@@ -185,15 +185,6 @@ def state_of(path: LogPath, records: Iterable[Mapping[str, Any]]) -> StudyState:
     return state
 
 
-def read_study_account(directory: LogPath) -> StudyAccount:
-    """Return the account of a study as its ledger has it now; needs no lock.
-
-    Raises:
-        LedgerError: It is damaged.
-    """
-    return account_of(read_study_state(directory))
-
-
 def account_of(state: StudyState) -> StudyAccount:
     """Return what readers show of a study ledger."""
     account, selection = state.account, state.selection

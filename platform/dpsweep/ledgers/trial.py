@@ -174,11 +174,6 @@ class TrialLedger:
         return len(self.spent)
 
     @property
-    def num_incarnations(self) -> int:
-        """How many processes have opened this ledger for writing, this one included."""
-        return sum(record["kind"] == "open" for record in self._log.records)
-
-    @property
     def position_charges(self) -> int:
         """Number of charged events that were positions of the plan, repeats included."""
         return kinds.positions_charged(self._log.records)

@@ -12,7 +12,7 @@ from dpsweep.foundation.errors import BadInputError, BudgetExceededError, Ledger
 from dpsweep.foundation.logs import open_log
 from dpsweep.ledgers.admission import check_admitted
 from dpsweep.ledgers.study import StudyLedger
-from dpsweep.ledgers.study_state import StudyAccount, read_study_account
+from dpsweep.ledgers.study_state import StudyAccount, account_of, read_study_state
 from dpsweep.ledgers.trial import STUDY_FILE, TrialLedger, TrialLimit, trial_file
 from dpsweep.privacy.budget import PrivacyBudget
 from dpsweep.privacy.composition.renyi_filter import RenyiFilter
@@ -87,7 +87,7 @@ def test_the_study_has_one_random_name(ledgers):
         ledger = StudyLedger(ledgers / folder)
         name = ledger.study_id
         reopen(ledger)
-        assert ledger.study_id == name == read_study_account(ledgers / folder).study_id
+        assert ledger.study_id == name == account_of(read_study_state(ledgers / folder)).study_id
         ledger.close()
         names.add(name)
     assert len(names) == 2
@@ -101,7 +101,7 @@ def test_the_filter_on_record_wins(ledger):
     assert ledger.open_composition(never) == FILTER
     reopen(ledger)
     assert ledger.open_composition(never) == FILTER
-    assert read_study_account(ledger.directory).composition == FILTER
+    assert account_of(read_study_state(ledger.directory)).composition == FILTER
 
 
 def test_nothing_is_admitted_beyond_the_budget_and_refusals_write_nothing(ledger):
@@ -118,7 +118,7 @@ def test_nothing_is_admitted_beyond_the_budget_and_refusals_write_nothing(ledger
     assert not ledger.reserve(2, plan, epsilon=1.0)
     assert ledger.reserve(0, plan, epsilon=1.0), "it runs already"
     assert content(ledger.directory / STUDY_FILE) == before
-    committed = read_study_account(ledger.directory).committed
+    committed = account_of(read_study_state(ledger.directory)).committed
     assert committed == ledger.committed
     assert committed["private"] == pytest.approx(0.8 * FILTER.budget, rel=1e-2)
 
@@ -228,7 +228,7 @@ def test_a_trial_over_its_reservation_downgrades_the_study_for_good(ledger):
     ledger.downgrade("another reason")
     reopen(ledger)
     assert "trial 7" in ledger.downgraded
-    assert "trial 7" in read_study_account(ledger.directory).downgraded
+    assert "trial 7" in account_of(read_study_state(ledger.directory)).downgraded
 
 
 def test_a_charge_after_the_end_is_found_at_the_next_launch(ledger):
@@ -336,7 +336,7 @@ def test_the_selection_on_record_wins(ledgers, accountant):
     reopen(ledger)
     again, epsilon = ledger.charge_selection(selection, smaller, 0.9, 1e-5)
     assert (again.to_json(), epsilon) == (bound.to_json(), 1.7)
-    account = read_study_account(ledgers)
+    account = account_of(read_study_state(ledgers))
     assert (account.selection, account.selection_epsilon) == (selection, 1.7)
     assert account.selection_accountant == accountant
     for other, delta in ((Selection(11, "poisson"), 1e-5), (selection, 1e-6)):
@@ -346,8 +346,8 @@ def test_the_selection_on_record_wins(ledgers, accountant):
 
 
 def test_a_reader_of_nothing_reads_nothing(ledgers):
-    assert read_study_account(ledgers / "nowhere") == StudyAccount()
-    assert read_study_account(ledgers) == StudyAccount(None, None, {}, None, None, None)
+    assert account_of(read_study_state(ledgers / "nowhere")) == StudyAccount()
+    assert account_of(read_study_state(ledgers)) == StudyAccount(None, None, {}, None, None, None)
 
 
 def test_a_filter_on_record_that_promises_too_much_is_refused(ledgers):
