@@ -184,6 +184,16 @@ LEDGERS = (
         "it may charge more",
     ),
     Mutant(
+        "a process that opens its trial while it is settled",
+        "trainables/execution/actor.py",
+        "            check_admitted(self._settings.ledger, task.trial, task.full_plan, digest)",
+        "            pass",
+        (
+            "tests/unit/trainables/execution/test_base.py::test_a_trial_that_is_settled_while_its_process_opens_it_charges_nothing",
+        ),
+        "what it held may be held by others",
+    ),
+    Mutant(
         "a process that comes after the end of its trial",
         "platform/dpsweep/ledgers/admission.py",
         'if "settle" in last and next(reversed(last)) == "settle":',

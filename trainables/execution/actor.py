@@ -43,7 +43,7 @@ from dpsweep.trainables.execution.memory import (
     make_smaller,
 )
 from dpsweep.trainables.execution.pace import Left
-from dpsweep.trainables.networks.own_models import look_in
+from dpsweep.trainables.networks.own_models import look_in, refuse_changed
 
 if TYPE_CHECKING:
     from dpsweep.study.model_graph import ModelGraph
@@ -132,6 +132,7 @@ class DPTrainable(Trainable):
 
     def _try_to_open(self, task: TrialTask) -> TrialExecution:
         check_admitted(self._settings.ledger, task.trial, task.full_plan, task.digest)
+        refuse_changed(task.hparams, task.code, f"trial {task.trial}")
         if self._share.gpu:
             hold_to_share(self._share.gpu, TorchGpu())
         digest = task.digest

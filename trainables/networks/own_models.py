@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import importlib
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -35,6 +35,8 @@ HEAD_FIX = (
 #: Where dpsweep was started; a worker is told (``look_in``).
 _places: list[Path] = []
 _NO_END = 'it may not end the program: put what it runs under `if __name__ == "__main__":`'
+#: Name -> module of the user's, and SHA-256 of its file when it was imported.
+_imported: dict[str, tuple[ModuleType, str]] = {}
 #: The parameters and buffers that own functions have returned and that are still there, by id.
 _given: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
@@ -61,11 +63,31 @@ def started_in() -> Path:
 def fingerprint(name: str) -> str:
     """Return the SHA-256 of the file that holds an own function; files it imports do not count.
 
+    It is that of the code that is imported here: a file that has changed since is imported anew.
+
     Raises:
         ModelError: It cannot be imported.
     """
-    source = getattr(_module(name), "__file__", None)
-    return hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else ""
+    return _imported[_module(name).__name__][1]
+
+
+def refuse_changed(hparams: Mapping[str, Any], code: str, what: str) -> None:
+    """Refuse a network of the user's whose file is not the one that a trial was admitted with.
+
+    Args:
+        hparams: The trial's.
+        code: Its ``TrialTask.code``; empty where nothing is to be compared.
+        what: Whose weights or steps they are, for the message.
+    Raises:
+        ModelError: It has changed, or cannot be imported.
+    """
+    name = str(hparams.get("model.name"))
+    if code and fingerprint(name) != code:
+        raise ModelError(
+            f"the file of {name} has changed since {what} was admitted",
+            because="its weights, its scores and what it was charged are those of another network",
+            fix="give the file its old content back; a changed network is a study of another name",
+        )
 
 
 def own_network(name: str, info: DatasetInfo) -> nn.Module:
@@ -130,7 +152,7 @@ def _module(name: str) -> ModuleType:
     importlib.invalidate_caches()
     try:
         with _apart():
-            return importlib.import_module(module)
+            return _as_the_file_is(importlib.import_module(module))
     except (Exception, SystemExit) as error:  # it is the user's code
         top = module.partition(".")[0]
         fix = f"start dpsweep where {top} lies, not in {place}; or install it as a package"
@@ -147,6 +169,22 @@ def _module(name: str) -> ModuleType:
         sys.path.remove(place)
         if place not in sys.path:
             sys.path.append(place)  # for what it imports later
+
+
+def _as_the_file_is(module: ModuleType) -> ModuleType:
+    """Return the module, imported anew where its file has changed, as between cells of a notebook.
+
+    What others have imported before is taken for what the file says now.
+    """
+    source = getattr(module, "__file__", None)
+    digest = hashlib.sha256(Path(source).read_bytes()).hexdigest() if source else ""
+    before = _imported.get(module.__name__)
+    if before is not None and before[0] is module and before[1] != digest:
+        if module.__cached__:  # it is valid by the second and the size of a file
+            Path(module.__cached__).unlink(missing_ok=True)
+        module = importlib.reload(module)
+    _imported[module.__name__] = module, digest
+    return module
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.data.tasks import task_of
 from dpsweep.trainables.hooks import PublicScores, release_key
 from dpsweep.trainables.method import Method, PlanContext
+from dpsweep.trainables.networks.own_models import fingerprint, is_own
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Admission:
         training: What its training may cost of it; None: all of it.
         records: Which records its trials train on (``Preflight.for_public_search``, ``rest``).
         starts: The private events of every release that trials may start from.
+        codes: Networks of the user's own -> SHA-256 of the file, from its first trial on.
     """
 
     spec: SweepSpec
@@ -53,6 +55,7 @@ class Admission:
     records: Literal["private", "public", "rest"] = "private"
     starts: Mapping[ReleaseKey, Plan] = field(default_factory=dict)
     training: PrivacyBudget | None = None
+    codes: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     def admit(self, trial: int, values: Mapping[str, Any]) -> TrialTask:
         """Return the task of one configuration: its hyperparameters, its plan and their cost.
@@ -85,6 +88,7 @@ class Admission:
             inherited=inherited,
             barrier=barrier,
             barrier_scores=self._scores_until(barrier, len(plan)),
+            code=self._code_of(hparams.get("model.name")),
         )
         if not method.is_private:
             return task
@@ -134,6 +138,13 @@ class Admission:
         every = report_interval(num_steps, self.spec.report.every_steps, self.spec.report.points)
         count = math.ceil(num_steps / every) + len(self.spec.rungs) + extra
         return self._scores(count)
+
+    def _code_of(self, network: object) -> str:
+        """Return the SHA-256 of an own network's file; a launch has one, whatever is edited."""
+        if not is_own(network):
+            return ""
+        name = str(network)
+        return self.codes.setdefault(name, fingerprint(name))
 
     def _barrier_of(self, plan: Plan) -> int:
         """Return where a trial waits to be promoted; 0 under a scheduler that has no barrier.

@@ -5,6 +5,7 @@ Ledgers and the journal are never mended: what they say is what a claim rests on
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -68,8 +69,10 @@ def _planned_again(checked: Preflight, study: Study, number: int) -> TrialTask |
     except (SweepError, KeyError):
         return None
     record = admission(study.files.ledger, number) or {}
-    is_it = record.get("plan_sha256") == plan_digest(task.full_plan)
-    return task if is_it and record.get("task_sha256", task.digest) == task.digest else None
+    if record.get("plan_sha256") != plan_digest(task.full_plan):
+        return None
+    older = dataclasses.replace(task, code="")  # earlier versions did not write the code down
+    return next((t for t in (task, older) if record.get("task_sha256", t.digest) == t.digest), None)
 
 
 def _planned(checked: Preflight, number: int, hparams: Mapping[str, Any]) -> TrialTask:

@@ -170,6 +170,7 @@ class TrialTask:
         barrier: Position at which it waits until it is promoted, and reserves no more than it takes
             to get there; 0: it has none.
         barrier_scores: Number of releases of its score until then, that one included.
+        code: SHA-256 of the file of a network of the user's own (``model.name``); empty for others.
     """
 
     trial: int
@@ -185,6 +186,7 @@ class TrialTask:
     releases: tuple[float, ...] = ()
     barrier: int = 0
     barrier_scores: int = 0
+    code: str = ""
 
     @property
     def part(self) -> Part:
@@ -263,6 +265,7 @@ class TrialTask:
                 # Older tasks have none, and keep their digests.
                 **({"barrier": self.barrier} if self.barrier else {}),
                 **({"barrier_scores": self.barrier_scores} if self.barrier_scores else {}),
+                **({"code": self.code} if self.code else {}),
             }
         ).decode()
 

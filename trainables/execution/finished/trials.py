@@ -19,6 +19,7 @@ from dpsweep.trainables.execution.trial_data import records_for
 from dpsweep.trainables.gradients.layer_noise import NoiseFigures
 from dpsweep.trainables.hooks import NoiseFigured, OnFrozenFeatures, Pictures
 from dpsweep.trainables.method import Method, RunContext
+from dpsweep.trainables.networks.own_models import refuse_changed
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
@@ -105,6 +106,7 @@ def _best_of(
     saved = CheckpointStore(directory).load("best")
     if saved is None:
         raise CheckpointError(f"{directory} has no best checkpoint", fix="run the study again")
+    refuse_changed(task.hparams, task.code, f"trial {task.trial}")
     data = records_for(data, task)
     instance: Method = TRAINABLES[task.method]()
     context = RunContext(study_seed, task.trial, supplies=supplies)
@@ -165,5 +167,6 @@ def trial_noise(
         saved = CheckpointStore(checkpoints).load("best")
         if saved is None:
             raise CheckpointError(f"{checkpoints} has no best checkpoint", fix="use --at initial")
+        refuse_changed(task.hparams, task.code, f"trial {task.trial}")
         method.load_state_dict(saved.state)
     return method.layer_noise(num_records)

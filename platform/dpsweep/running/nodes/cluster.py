@@ -12,6 +12,7 @@ from dpsweep.cluster.base import ClusterTarget
 from dpsweep.cluster.private_directory import private_directory
 from dpsweep.foundation.errors import ResourceError, SweepError
 from dpsweep.planning.preflight import Preflight
+from dpsweep.running.nodes.own_code import refuse_other_networks
 from dpsweep.study.files import StudyFiles
 
 #: Held by the launch that is in a cluster.
@@ -45,8 +46,10 @@ class LaunchCluster:
 
         Raises:
             ResourceError: With what is there and what was asked for.
+            ModelError: A network of the user's own has changed since trials were trained.
         """
         spec = self._checked.spec
+        refuse_other_networks(self._checked)
         TARGETS[spec.cluster.target].refuse_early(spec.cluster, spec.resources)
 
     def begin(self) -> None:

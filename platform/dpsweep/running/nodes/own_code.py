@@ -6,8 +6,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dpsweep.foundation.errors import ModelError, ResourceError
-from dpsweep.trainables.networks.own_models import fingerprint, is_own, look_in, started_in
+from dpsweep.foundation.errors import ModelError, ResourceError, StudyError
+from dpsweep.study.files import StudyFiles
+from dpsweep.trainables.networks.own_models import (
+    fingerprint,
+    is_own,
+    look_in,
+    refuse_changed,
+    started_in,
+)
 
 if TYPE_CHECKING:
     from dpsweep.cluster.base import ClusterTarget
@@ -23,15 +30,37 @@ def check_own_code(checked: Preflight, target: ClusterTarget) -> None:
     Raises:
         ResourceError: A node cannot import it, or imports another file than this process.
     """
-    names = [str(name) for name in checked.space.values().get("model.name", ()) if is_own(name)]
-    start = checked.spec.start
-    of_start = None if start is None else start.hyperparameters.get("model.name")
-    names += [str(of_start)] if is_own(of_start) else []
+    names = _own_names(checked)
     if names:
         refuse_other_code(
             {name: fingerprint(name) for name in names},
             target.on_each_node(found_there, names, started_in()),
         )
+
+
+def refuse_other_networks(checked: Preflight) -> None:
+    """Refuse to go on with a study one of whose own networks has changed since it was trained.
+
+    Raises:
+        ModelError: It has; or it cannot be imported.
+    """
+    names, files = _own_names(checked), StudyFiles.of(checked.spec)
+    if not names or not files.journal.exists():
+        return
+    for number in files.view().trials:
+        try:
+            task = files.task(number)
+        except StudyError:  # lost or damaged, which is told when the study is opened
+            continue
+        if task.hparams.get("model.name") in names:
+            refuse_changed(task.hparams, task.code, f"trial {number}")
+
+
+def _own_names(checked: Preflight) -> list[str]:
+    names = [str(name) for name in checked.space.values().get("model.name", ()) if is_own(name)]
+    start = checked.spec.start
+    of_start = None if start is None else start.hyperparameters.get("model.name")
+    return names + ([str(of_start)] if is_own(of_start) else [])
 
 
 def found_there(names: Sequence[str], place: Path) -> dict[str, str]:

@@ -22,6 +22,7 @@ from dpsweep.ledgers.admission import plan_digest
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.trainables.devices.sharing import CONTEXT_BYTES
+from dpsweep.trainables.execution import actor, memory
 from dpsweep.trainables.execution.actor import IDLE_S, LEFT, DPTrainable
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.methods.dp_sgd import DPSGD
@@ -379,6 +380,40 @@ def test_a_damaged_task_is_named(lab, make_actor):
     path = lab.directory() / "trial.json"
     path.write_text(path.read_text().replace('"train.max_steps": 20', '"train.max_steps": 30'))
     assert f"{path} is damaged" in actor.step()["report"]["failure"]
+
+
+def test_a_trial_that_is_settled_while_its_process_opens_it_charges_nothing(
+    lab, make_actor, monkeypatch
+):
+    """The driver takes it for dead between the first look and the lock of its ledger."""
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 20})
+
+    def settle(directory, task):
+        with open_log(settings.ledger / STUDY_FILE) as log:
+            log.append({"kind": "settle", "trial": task.trial, "state": "failed", "charged": 0})
+        return memory.as_it_fits(directory, task)
+
+    monkeypatch.setattr(actor, "as_it_fits", settle)
+    failure = make_actor(settings, task).step()["report"]["failure"]
+    assert failure.startswith("privacy violation")
+    assert "has been settled; a process that comes after it charges nothing" in failure
+    assert not len(trial_spent(settings.ledger, 0))
+
+
+def test_a_network_that_has_changed_trains_no_trial_on(lab, make_actor, tmp_path, monkeypatch):
+    (tmp_path / "nets_of_base.py").write_text(
+        "from torch import nn\n"
+        "def build(input_shape, num_classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    settings = lab.settings()
+    hparams = {"train.max_steps": 20, "model.name": "nets_of_base:build"}
+    task = dataclasses.replace(lab.task(settings, hparams), code="0" * 64)
+    failure = make_actor(settings, task).step()["report"]["failure"]
+    assert "nets_of_base:build has changed since trial 0 was admitted" in failure
+    assert not len(trial_spent(settings.ledger, 0))
 
 
 def test_a_noisy_study_s_failure_holds_no_exact_score(lab, make_actor, accuracy):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -10,9 +11,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from whole_studies import make_spec
 
-from dpsweep.foundation.errors import ResourceError
+from dpsweep.foundation.errors import ModelError, ResourceError
+from dpsweep.planning.preflight import preflight
 from dpsweep.running.nodes import own_code
+from dpsweep.running.nodes.cluster import LaunchCluster
+from dpsweep.spec.study import SweepSpec
+from dpsweep.study.events import TrialStarted
+from dpsweep.study.study import Study
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.execution.finished.trials import export_model
 from dpsweep.trainables.methods.bitfit.bitfit import BiTFiT
@@ -427,3 +435,66 @@ def test_records_that_are_no_images_are_told_what_to_use(values: dict, fix: str)
     flat = replace(INFO, input_shape=(12,))
     told = DPSGD.preflight({"batch.expected": [10], **values}, flat)
     assert [(key, advice) for key, _, advice in told] == [("model.name", fix)]
+
+
+@pytest.mark.parametrize("is_same_size", [True, False])
+def test_a_file_that_changes_while_a_process_lives_is_imported_anew(
+    nets: Path, is_same_size: bool
+) -> None:
+    name = "own_nets:Tokens"
+    before = own_models.fingerprint(name)
+    first = build_model(name, INFO, seed=1)
+    x = torch.ones(2, 1, 8, 8)
+    other = SOURCE.replace("torch.tanh(x *", "torch.cosh(x *" if is_same_size else "torch.cos(x *")
+    nets.write_text(other)
+    assert own_models.fingerprint(name) != before
+    assert not torch.equal(build_model(name, INFO, seed=1)(x), first(x))
+    nets.write_text(SOURCE)
+    assert own_models.fingerprint(name) == before
+    assert torch.equal(build_model(name, INFO, seed=1)(x), first(x))
+
+
+def test_a_trial_is_of_the_code_that_it_was_admitted_with(
+    nets: Path, lab: object, make_blobs: Callable[..., object]
+) -> None:
+    settings = lab.settings(report_every=None)  # type: ignore[attr-defined]
+    hparams = {"train.max_steps": 5, "model.name": "own_nets:Tokens"}
+    task = lab.task(settings, hparams)  # type: ignore[attr-defined]
+    older = replace(task, code="")
+    assert TrialTask.from_json(older.to_json()) == older
+    assert "code" not in json.loads(older.to_json())
+    task = replace(task, code=own_models.fingerprint("own_nets:Tokens"))
+    assert TrialTask.from_json(task.to_json()) == task
+    lab.run(settings, task)  # type: ignore[attr-defined]
+    rest = {"study_seed": 0, "data": lab.data}  # type: ignore[attr-defined]
+    export_model(lab.directory(), task, **rest)  # type: ignore[attr-defined]
+    nets.write_text(SOURCE.replace("torch.tanh(x *", "torch.cos(x *"))
+    with pytest.raises(ModelError, match="own_nets:Tokens has changed since trial 0 was admitted"):
+        export_model(lab.directory(), task, **rest)  # type: ignore[attr-defined]
+    export_model(lab.directory(), older, **rest)  # type: ignore[attr-defined]
+    nets.write_text(SOURCE)
+    export_model(lab.directory(), task, **rest)  # type: ignore[attr-defined]
+
+
+def test_a_study_is_not_continued_with_other_code(
+    nets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    raw = make_spec(tmp_path, "own", tracking={"uri": None})
+    raw["search"]["space"] = {"method": "dp_sgd", "model.name": "own_nets:Tokens"}
+    checked = preflight(SweepSpec(**raw))
+    task = checked.admit(0, {"method": "dp_sgd", "model.name": "own_nets:Tokens"})
+    assert task.code == own_models.fingerprint("own_nets:Tokens")
+    cluster = LaunchCluster(checked)
+    cluster.refuse_early()  # nothing is there yet
+    study = Study(checked.spec)
+    study.write_task(task)
+    study.write(TrialStarted(0, task.hparams, {"steps": 1}, {"dp.sampling": "poisson"}))
+    study.close()
+    cluster.refuse_early()
+    nets.write_text(SOURCE.replace("torch.tanh(x *", "torch.cos(x *"))
+    with pytest.raises(ModelError, match="has changed since trial 0 was admitted"):
+        cluster.refuse_early()
+    # A launch keeps the code that it began with; the next one has the new.
+    values = {"method": "dp_sgd", "model.name": "own_nets:Tokens"}
+    assert checked.admit(1, values).code == task.code
+    assert preflight(SweepSpec(**raw)).admit(1, values).code != task.code
