@@ -162,7 +162,8 @@ def epsilon_and_order(events: Multiset, delta: float) -> tuple[float, float]:
 
 _FEW = 40  # up to this many different events are discretised ten times finer
 _MOST_HALVINGS, _MOVES_NOTHING = 4, 1e-3  # of a discretisation that is shown to be fine enough
-_LARGEST_PLD_EPSILON = 1e4  # above, the Renyi bound is as uninformative and much cheaper
+_LARGEST_PLD_EPSILON = 1e4  # above, epsilon says as little by either, and Renyi's is much cheaper
+_SMALLEST_DELTA = 1e-100  # below, the difference of its terms is lost
 
 
 def analytic_gaussian_epsilon(mu: float, delta: float) -> float:
@@ -186,7 +187,10 @@ def analytic_gaussian_epsilon(mu: float, delta: float) -> float:
 
     if mu == 0 or log_delta_of(0.0) <= log_delta:
         return 0.0
+    # At this epsilon the first term alone is below delta.
     low, high = 0.0, mu * mu / 2 + mu * math.sqrt(-2 * log_delta) + 1e-12
+    if delta < _SMALLEST_DELTA and mu < 1e-3:
+        return high
     while log_delta_of(high) > log_delta:
         low, high = high, 2 * high
     while high - low > 1e-13 * high:

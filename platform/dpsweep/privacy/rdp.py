@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 
 Array = NDArray[np.float64]
 
-# dp_accounting's default orders, and more near 1 (for little noise): epsilons equal dp_accounting's
-# wherever its own optimum is below 63.
+# dp_accounting's default orders, and more near 1 (for little noise). Epsilons equal dp_accounting's
+# where its own optimum is from 2 to 63; below 2 (multipliers under .05) they can be twice as large,
+# as the curve between orders 1 and 2 is bounded by its chord there.
 _FRACTIONAL = np.array(
     [1.0125, 1.025, 1.05, 1.075] + [1 + x / 10 for x in range(1, 100) if x % 10], dtype=np.float64
 )

@@ -64,6 +64,12 @@ def not_covered(facts: Mapping[str, Any]) -> str:
             "no plan that was fixed in advance, which privacy loss distributions (`pld`) need; "
             "they are used as if crashes did not depend on the data."
         )
+    elif not (mode.is_filtered or mode.is_sealed):
+        points.append(
+            "**Crashes that depend on the data.** The best Renyi order is that of what was charged "
+            "in the end; after a crash this holds for a plan that repeats one event, and for "
+            "others (noise schedules, normalisation) as if crashes did not depend on the data."
+        )
     if validation == "exact":
         points.append(
             "**The validation scores.** They are exact statistics of private records and have no "

@@ -246,6 +246,15 @@ def test_the_analytic_gaussian_of_much_noise_is_not_below_the_exact_one(
     assert exact <= analytic_gaussian_epsilon(mu, delta) <= exact * (1 + 1e-5)
 
 
+@pytest.mark.parametrize("mu", [1e-12, 1e-9, 1e-5])
+def test_the_analytic_gaussian_at_a_delta_without_digits_is_an_upper_bound(mu: float) -> None:
+    """Both terms together: the first one alone is at most delta."""
+    delta = 1e-200
+    epsilon = analytic_gaussian_epsilon(mu, delta)
+    assert stats.norm.logcdf(mu / 2 - epsilon / mu) <= math.log(delta)
+    assert epsilon <= 1.02 * mu * math.sqrt(-2 * math.log(delta)) + mu * mu + 1e-12
+
+
 def test_the_analytic_gaussian_far_out() -> None:
     assert analytic_gaussian_epsilon(0.0, DELTA) == 0.0
     assert analytic_gaussian_epsilon(1e-9, DELTA) == 0.0

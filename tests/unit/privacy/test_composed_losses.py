@@ -59,6 +59,8 @@ def points():
     # Tiny rates and large noise, where close numbers are subtracted; both ends of each case.
     yield from [(1e-6, 0.7, 1e-7), (0.0, 200.0, 0.5), (1e-4, 1000.0, 0.9), (-0.2, 1.0, 0.3)]
     yield from [(-0.4, 1.0, 0.3), (0.35, 1.0, 0.3), (0.4, 1.0, 0.3), (12.0, 0.3, 0.01)]
+    # Nearly all records.
+    yield from [(20.0, 0.3, 1 - 1e-9), (27.0, 0.2, 1 - 1e-13), (29.0, 0.3, 1 - 1e-13)]
 
 
 def test_profiles_are_those_of_forty_digits_rounded_up():

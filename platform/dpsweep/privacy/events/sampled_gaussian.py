@@ -45,8 +45,9 @@ def sampled_gaussian_profiles(epsilons: Array, noise: float, rate: float) -> tup
         remove = np.where(
             epsilons > edge, rate * _gaussian_profile(up, 1 / noise), -np.expm1(epsilons)
         )
-        down = -np.log1p(np.expm1(-epsilons) / rate)
         share = -np.expm1(epsilons + edge)
+        # -log(1 + (exp(-epsilon) - 1) / q), which would cancel near rate 1.
+        down = epsilons + math.log(rate) - np.log(share)
         add = np.where(-epsilons > edge, share * _gaussian_profile(down, 1 / noise), 0.0)
     more = 1 + _ROUNDING * (1 + noise) + _ROUNDING_OF_RATE / rate
     return np.clip(more * remove, 0.0, 1.0), np.clip(more * add, 0.0, 1.0)

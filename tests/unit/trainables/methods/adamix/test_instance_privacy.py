@@ -29,6 +29,12 @@ def test_vectorised_epsilon_equals_the_accountants(delta: float) -> None:
     assert found[0] == 0.0
 
 
+def test_an_epsilon_is_not_below_the_exact_one() -> None:
+    exact = 6.275706196212564953e-05  # to 60 digits, by mpmath
+    (epsilon,) = ip.per_instance_epsilon([4e-5], 1e-6)
+    assert exact <= epsilon <= exact * (1 + 1e-5)
+
+
 def test_epsilons_are_not_mixed_up_between_records() -> None:
     rng = np.random.default_rng(0)
     mu = rng.exponential(size=500) * (rng.random(500) < 0.8)
