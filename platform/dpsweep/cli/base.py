@@ -12,6 +12,7 @@ import typer
 from dpsweep.cli.completion import study_names
 from dpsweep.cli.output import Format
 from dpsweep.cli.tables import TALK, talk, width
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.file_paths import file_path
 from dpsweep.foundation.process.interrupts import raise_lost
 from dpsweep.planning.preflight import preflight
@@ -75,11 +76,30 @@ def say(text: str) -> None:
     print("\n".join(talk(text, width(TALK))), file=sys.stderr, flush=True)
 
 
+def source_of(spec: str) -> tuple[Path | str, str]:
+    """Return the file of a spec, or its text and what to call that: of stdin, or in a bucket.
+
+    Raises:
+        BadInputError: A bucket has no such file.
+    """
+    if spec == "-":
+        return sys.stdin.read(), "stdin"
+    path = file_path(spec)
+    if isinstance(path, Path):
+        return path, spec
+    try:
+        return path.read_text(), spec
+    except FileNotFoundError:
+        raise BadInputError(
+            f"{spec}: no such file", fix="give the address of a spec, as `dpsweep status` does"
+        ) from None
+
+
 def load_checked(spec: str, sets: list[str] | None) -> Preflight:
     """Read and check a spec whole: its own mistakes and those that its methods know."""
-    source = sys.stdin.read() if spec == "-" else Path(spec)
+    source, name = source_of(spec)
     spec_read = read_spec(
-        source, overrides=sets or [], text_name="stdin", say=lambda text: say(f"note: {text}")
+        source, overrides=sets or [], text_name=name, say=lambda text: say(f"note: {text}")
     )
     checked = preflight(spec_read)
     for note in checked.notes:

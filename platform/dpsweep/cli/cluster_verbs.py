@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dpsweep.cli.base import Sets, Spec, say
+from dpsweep.cli.base import Sets, Spec, say, source_of
 from dpsweep.cluster.rendering import RENDERINGS
 from dpsweep.foundation.errors import BadInputError, ResourceError, SweepError
 from dpsweep.foundation.servers import why_silent
@@ -115,8 +115,8 @@ def _ask(
 
 def _read(spec: str, sets: list[str] | None) -> SweepSpec:
     """Read a spec; its places are those of the cluster, so nothing is looked for here."""
-    source = sys.stdin.read() if spec == "-" else Path(spec)
-    return read_spec(source, overrides=sets or [], text_name="stdin")
+    source, name = source_of(spec)
+    return read_spec(source, overrides=sets or [], text_name=name)
 
 
 def _name(study: str) -> str:

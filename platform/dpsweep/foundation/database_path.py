@@ -18,6 +18,8 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _SETTINGS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "channel_binding", "gssencmode")
 #: Environment variable with the password of a database, as libpq has it.
 PASSWORD = "PGPASSWORD"
+#: Where ledgers of datasets lie: a name that no study can have.
+_OF_DATASETS = ".datasets/"
 _FORM = "postgresql://USER@HOST:PORT/DATABASE"
 _PASSWORD = f"set {PASSWORD}, or write it to ~/.pgpass (PGPASSFILE names another file)"
 
@@ -86,7 +88,8 @@ class DatabasePath:
         return DatabasePath(self.server, f"{self.key}/{name}")
 
     def __str__(self) -> str:
-        return f"{self.server}#{self.key}"
+        """Return its address, as ``log_path`` takes that of a dataset's ledger."""
+        return f"{self.server}#{self.key.removeprefix(_OF_DATASETS)}"
 
     @property
     def name(self) -> str:
@@ -134,8 +137,9 @@ LogPath = Path | DatabasePath
 def log_path(text: str | Path) -> LogPath:
     """Return the path of a log of its own: a file's, or ``postgresql://USER@HOST/DATABASE#NAME``.
 
-    >>> log_path("postgresql://ada@db/sweeps#census").key
-    '.datasets/census'
+    >>> path = log_path("postgresql://ada@db/sweeps#census")
+    >>> path.key, str(path)
+    ('.datasets/census', 'postgresql://ada@db/sweeps#census')
 
     Raises:
         BadInputError: It is an address of a database, and lacks its name or holds a password.
@@ -148,4 +152,4 @@ def log_path(text: str | Path) -> LogPath:
             f"{check_server(server)} needs a name behind it: letters, digits, dots, hyphens",
             fix=f"{check_server(server)}#NAME",
         )
-    return DatabasePath(check_server(server), f".datasets/{name}")  # a name that no study can have
+    return DatabasePath(check_server(server), _OF_DATASETS + name)

@@ -383,8 +383,8 @@ def _refuse_over_cap(
             f"a study of epsilon={_text(epsilon)} at delta={_text(delta)} does not fit into the "
             f"dataset's budget: epsilon={_text(account.epsilon)} at delta={_text(account.delta)} "
             f"of epsilon={_text(caps[0])} at delta={_text(caps[1])} are spent",
-            because=f"studies charged in {path} (epsilon, delta): {names or 'none'}; deleting one "
-            "gives nothing back",
+            because=f"basic composition, add_or_remove_one (all terms: `dpsweep budget {path}`); "
+            f"(epsilon, delta) of studies: {names or 'none'}; deleting one gives nothing back",
             fix=f"a study of epsilon <= {_text(max(_left(caps[0], account.epsilon), 0.0))} and "
             f"delta <= {_text(max(_left(caps[1], account.delta), 0.0))}, or other records",
         )

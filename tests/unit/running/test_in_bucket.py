@@ -19,6 +19,7 @@ from dpsweep.foundation.errors import LedgerError, SpecError, StorageError, Stud
 from dpsweep.foundation.file_paths import cache_of, local_copy
 from dpsweep.ledgers.admission import check_admitted
 from dpsweep.planning.places import make_places
+from dpsweep.results.advice import command
 from dpsweep.results.study import load_sweep
 from dpsweep.results.tables.overview import overview
 from dpsweep.spec.study import SweepSpec
@@ -109,6 +110,16 @@ def test_a_study_in_a_bucket_is_read_by_its_address(raw):
 def test_verbs_take_the_address_of_a_bucket(raw, verb):
     done = cli_here(*verb, "--root", raw["storage"]["path"])
     assert (done.returncode, done.stderr.count("Traceback")) == (0, 0), done.stderr
+
+
+def test_its_spec_is_read_from_there_as_status_says(raw):
+    """``status`` prints the command that continues a study, with the address of its spec."""
+    spec = f"{folder_of(raw)}/spec.yaml"
+    assert spec in command(load_sweep("digits", root=raw["storage"]["path"]))
+    done = cli_here("validate", spec, "--set", "search.num_trials=3")
+    assert (done.returncode, "at most 3 trials" in done.stderr) == (0, True), done.stderr
+    done = cli_here("validate", spec.replace("spec.yaml", "none.yaml"))
+    assert (done.returncode, "none.yaml: no such file" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.slow
