@@ -29,6 +29,8 @@ from dpsweep.foundation.errors import ResourceError, SweepError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
+#: Processes in which Ray was connected to: this one, or what this one was forked from.
+_connected_in: list[int] = []
 _Job = TypeVar("_Job")
 _Result = TypeVar("_Result")
 
@@ -154,7 +156,17 @@ class ClusterTarget(ABC):
         leave_ray()
 
     def _prepare(self) -> None:
-        """Say how Ray and Tune behave, before either is started."""
+        """Say how Ray and Tune behave, before either is started.
+
+        Raises:
+            ResourceError: This process was forked from one that has used Ray.
+        """
+        if any(process != os.getpid() for process in _connected_in):
+            raise ResourceError(
+                "this process was forked from one that has used Ray",
+                because="Ray would wait for ever here: its connections do not live on in a fork",
+                fix="start it by spawn: multiprocessing.get_context('spawn')",
+            )
         # Tune's own loggers and progress tables are not used; a sweep has its own.
         os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
         os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")
@@ -168,6 +180,7 @@ class ClusterTarget(ABC):
         os.environ.setdefault("RAY_worker_niceness", "0")
 
     def _connect(self) -> None:
+        _connected_in.append(os.getpid())
         with _keeps_sigterm():
             self.connect()
         self._connected_here = True

@@ -15,7 +15,7 @@ import pytest
 import ray
 from ray._raylet import AuthenticationMode, get_authentication_mode
 
-from dpsweep.cluster import local, worker
+from dpsweep.cluster import base, local, worker
 from dpsweep.cluster.local import LocalTarget
 from dpsweep.cluster.token import own_token
 from dpsweep.foundation.errors import RayLostError, ResourceError
@@ -366,3 +366,23 @@ print("whole", len(references) < 4000, ray.is_initialized())
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "whole True False"
+
+
+def test_a_fork_of_a_process_that_has_used_ray_is_refused(monkeypatch, tmp_path):
+    """It would wait for ever: Ray's connections do not live on there."""
+    monkeypatch.setattr(base, "_connected_in", [os.getpid()])
+    target = LocalTarget(ClusterSpec(), ResourcesSpec(), tmp_path)
+    target._prepare()
+    parent = base._connected_in
+    child = os.fork()
+    if not child:
+        try:
+            with pytest.raises(ResourceError, match="forked from one that has used Ray"):
+                target.begin()
+            with pytest.raises(ResourceError, match="forked from one that has used Ray"):
+                target.__enter__()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert parent == [os.getpid()]
