@@ -22,6 +22,7 @@ from dpsweep.study.launched import is_new
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData, is_far_above, is_far_below
 from dpsweep.trainables.data.kept.files import is_open_to_others
+from dpsweep.trainables.data.tasks import IGNORED
 from dpsweep.trainables.hooks import ChecksRecords, FittedDefaults, OnFrozenFeatures
 from dpsweep.trainables.method import Method
 from dpsweep.trainables.methods.hyperparameters import ADAMS
@@ -262,6 +263,24 @@ def check_records(
         if issubclass(method, ChecksRecords):
             method.check_records(values, data)
     _check_classes(info, parts["validation"][1], shown["validation"], is_first=is_first)
+    if is_first and info.task == "causal_lm":
+        exact = [part for part, visibility in shown.items() if visibility in ("public", "exact")]
+        _check_next_tokens({part: parts[part][1] for part in exact})
+
+
+def _check_next_tokens(labels: Mapping[str, np.ndarray]) -> None:
+    """Refuse parts of texts in which no token is predicted: nothing of them could be scored.
+
+    Args:
+        labels: Part -> next tokens, of those whose scores are shown as they are.
+    """
+    for part, tokens in labels.items():
+        if (tokens == IGNORED).all():
+            raise DataError(
+                f"the {part} part has nothing to predict: no text of it has a token after another",
+                fix="give texts of several tokens, not of padding alone; or correct data.path or "
+                "data.tokenizer",
+            )
 
 
 def _check_classes(info: DatasetInfo, labels: Any, visibility: str, *, is_first: bool) -> None:

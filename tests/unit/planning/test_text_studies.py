@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import yaml
 from glue import save_glue
-from tiny_text import save_encoder
+from tiny_text import save_encoder, save_gpt2
 from whole_studies import cli_here
 
+from dpsweep.foundation.errors import DataError
 from dpsweep.planning.preflight import preflight
+from dpsweep.planning.problems import check_records
 from dpsweep.planning.reading import read_spec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.method import RunContext
@@ -126,3 +131,78 @@ def test_what_is_wrong_is_one_line(
     text = " ".join(done.stderr.split())
     assert said in text
     assert text.count("error") == 1, text
+
+
+@pytest.fixture(scope="module")
+def gpt2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_gpt2(tmp_path_factory.mktemp("lm") / "gpt2")
+
+
+@pytest.fixture
+def language_study(gpt2: Path, tmp_path: Path) -> Callable[..., SweepSpec]:
+    """Make a study of a language model on a file of texts."""
+
+    def make(file: Path, **data: Any) -> SweepSpec:
+        return SweepSpec(
+            name="lm",
+            data={
+                "dataset": "text", "task": "causal_lm", "path": str(file), "num_records": 40,
+                "tokenizer": str(gpt2), "max_length": 4,
+                "validation": {"fraction": 0.2, "visibility": "public"}, **data,
+            },
+            privacy={"delta": 1e-3, "trial_epsilon": 8.0, "accounting": "unaccounted"},
+            search={
+                "metric": "validation/loss", "mode": "min", "num_trials": 1,
+                "space": {"method": "bitfit", "model.name": f"text/{gpt2}"},
+            },
+            storage={"path": str(tmp_path / "studies")},
+        )  # fmt: skip
+
+    return make
+
+
+def write_ids(file: Path, **parts: list[int]) -> Path:
+    """Write a file of token ids, each part of one record many times."""
+    np.savez(file, **{f"x_{part}": np.array([ids] * 40) for part, ids in parts.items()})
+    return file
+
+
+TEXT, PADDING, ONE_TOKEN = [5, 6, 7, 3], [3, 3, 3, 3], [5, 3, 3, 3]
+
+
+@pytest.mark.parametrize("nothing", [PADDING, ONE_TOKEN])
+@pytest.mark.parametrize(
+    ("part", "visibility", "refused"),
+    [("val", "public", True), ("val", "exact", True), ("test", "public", True),
+     ("test", "private", False)],
+)  # fmt: skip
+def test_a_part_with_nothing_to_predict_is_refused_before_a_trial(
+    language_study: Callable[..., SweepSpec], tmp_path: Path,
+    nothing: list[int], part: str, visibility: str, refused: bool,
+) -> None:  # fmt: skip
+    parts = {"train": TEXT, "val": TEXT, "test": TEXT, part: nothing}
+    section = {"val": "validation"}.get(part, part)
+    file = write_ids(tmp_path / "ids.npz", **parts)
+    spec = language_study(file, **{section: {"visibility": visibility}})
+    data = load_dataset(spec.data)
+    said = pytest.raises(DataError, match=f"the {section} part has nothing to predict")
+    with said if refused else nullcontext():
+        check_records(spec, {}, data, {})
+
+
+def test_texts_of_one_token_are_refused_where_some_are_public(
+    language_study: Callable[..., SweepSpec], tmp_path: Path
+) -> None:
+    file = tmp_path / "texts.csv"
+    file.write_text("text\n" + "good\n" * 40)
+    spec = language_study(file)
+    with pytest.raises(DataError, match="the validation part has nothing to predict"):
+        check_records(spec, {}, load_dataset(spec.data), {})
+
+
+def test_private_texts_may_have_nothing_to_predict(
+    language_study: Callable[..., SweepSpec], tmp_path: Path
+) -> None:
+    """Whether they do is a fact about private records."""
+    spec = language_study(write_ids(tmp_path / "ids.npz", train=PADDING, val=TEXT))
+    check_records(spec, {}, load_dataset(spec.data), {})
