@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,17 +48,17 @@ def open_image_folder(spec: DataSpec) -> Source:
     preparation = image_records(spec)
     is_table = any((folder / LABELS).is_file() for folder in (root, root / "train"))
     is_parted = (root / "train").is_dir() and not (root / LABELS).is_file()
-    folders = {"train": root / "train" if is_parted else root}
-    if is_parted:
-        for part, name in (("validation", "val"), ("test", "test")):
-            if (root / name).is_dir():
-                folders[part] = root / name
+    folders = _folders_of_parts(root) if is_parted else {"train": root}
     if is_table:
         classes = classes_of_table(spec)
         files = {part: _of_table(folder, classes) for part, folder in folders.items()}
     else:
         classes = _class_folders(folders["train"], spec)
         files = {part: _image_files(folder, classes) for part, folder in folders.items()}
+
+    notes = _unused_notes(root, folders) if is_parted else []
+    if not is_table:
+        notes += map(_beside_note, filter(_has_images, folders.values()))
 
     def labels_of(part: str) -> np.ndarray:
         return np.array([label for _, label in files[part]], np.int64)
@@ -80,7 +80,7 @@ def open_image_folder(spec: DataSpec) -> Source:
         num_found=len(files["train"]),
         preparation=preparation,
         read_kept=KeptRead(read, read),
-        notes=() if is_table else tuple(map(_beside_note, filter(_has_images, folders.values()))),
+        notes=tuple(notes),
     )
 
 
@@ -128,6 +128,37 @@ def image_records(spec: DataSpec) -> ImageRecords:
 def encoded_files(paths: Sequence[Path]) -> Encoded:
     """Return the images of some files."""
     return Encoded(paths, lambda: stamp_of(paths))
+
+
+def _folders_of_parts(root: Path) -> dict[str, Path]:
+    """Return the folder of each part that is there.
+
+    Raises:
+        DataError: The validation part has two.
+    """
+    folders = {"train": root / "train"}
+    for part, names in (("validation", ("val", "validation")), ("test", ("test",))):
+        there = [root / name for name in names if (root / name).is_dir()]
+        if len(there) > 1:
+            raise DataError(
+                f"{root} has the folders {' and '.join(names)}, which are one part",
+                fix="keep one of them",
+            )
+        if there:
+            folders[part] = there[0]
+    return folders
+
+
+def _unused_notes(root: Path, folders: Mapping[str, Path]) -> list[str]:
+    """Return a line on folders beside those of parts that hold images, if there are any."""
+    others = sorted(p for p in root.iterdir() if _is_class_folder(p) and p not in folders.values())
+    unused = [path.name for path in others if any(_images_below(path))]
+    if not unused:
+        return []
+    return [
+        f"folders of {root} that are not used: {', '.join(unused[:10])}; "
+        "parts are called train, val and test"
+    ]
 
 
 def _class_folders(folder: Path, spec: DataSpec) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -119,59 +119,91 @@ def open_npz(spec: DataSpec, *, has_labels: bool = True) -> Source:
                 f"{path.name} has no {key}",
                 fix=hint or f"store one with numpy.savez(..., {key}=...)",
             )
-    for part in ("val", "test"):
-        if (f"x_{part}" in headers) != (f"y_{part}" in headers):
-            lacking = next(n for n in (f"x_{part}", f"y_{part}") if n not in headers)
-            raise DataError(
-                f"{path.name} needs both x_{part} and y_{part}, or neither",
-                because=f"it has no {lacking}",
-                fix=f"add {lacking}, or save the file without the other one",
-            )
-    parts = [part for part in ("train", "val", "test") if f"x_{part}" in headers]
+    keys = _keys_of_parts(path, headers)
     raw_shape = headers["x_train"][0][1:]
-    for part in parts:
-        _check_headers(part, headers, num_classes, spec)
+    for key in keys.values():
+        _check_headers(key, headers, num_classes, spec)
     preparation = _preparation(raw_shape, headers["x_train"][1], spec)
 
     def read() -> dict[str, Arrays]:
         arrays = {}
         with np.load(path, allow_pickle=False) as file:
-            for part in parts:
-                name = {"val": "validation"}.get(part, part)
-                inputs = _inputs(
-                    preparation, npz_array(file, f"x_{part}", path), f"{path}: x_{part}"
-                )
+            for part, key in keys.items():
+                inputs = _inputs(preparation, npz_array(file, f"x_{key}", path), f"{path}: x_{key}")
                 if not has_labels:
-                    arrays[name] = (inputs, np.full(len(inputs), -1, np.int64))
+                    arrays[part] = (inputs, np.full(len(inputs), -1, np.int64))
                     continue
-                labels = npz_array(file, f"y_{part}", path)
-                arrays[name] = (
+                labels = npz_array(file, f"y_{key}", path)
+                arrays[part] = (
                     inputs,
-                    checked_labels(labels, num_classes, f"{path}: y_{part}", spec.task),
+                    checked_labels(labels, num_classes, f"{path}: y_{key}", spec.task),
                 )
         return arrays
 
     def read_labels(part: str) -> np.ndarray:
-        name = f"y_{'val' if part == 'validation' else part}"
+        name = f"y_{keys[part]}"
         with np.load(path, allow_pickle=False) as file:
             return checked_labels(
                 npz_array(file, name, path), num_classes, f"{path}: {name}", spec.task
             )
 
-    sizes = {part: headers[f"x_{part}"][0][0] for part in parts}
+    sizes = {part: headers[f"x_{key}"][0][0] for part, key in keys.items()}
     names = tuple(str(label) for label in range(num_classes))
     return Source(
         preparation.shape,
         num_classes,
         names,
         declared_size(spec),
-        sizes.get("val"),
+        sizes.get("validation"),
         sizes.get("test"),
         read,
         read_labels,
         num_found=sizes["train"],
         tasks=frozenset({spec.task}),  # the spec has checked that they can be
         preparation=preparation,
+        notes=unused_note(path, headers, keys.values()),
+    )
+
+
+def _keys_of_parts(path: Path, headers: Collection[str]) -> dict[str, str]:
+    """Return the parts that a file has, each with what follows ``x_`` and ``y_`` in its arrays.
+
+    Raises:
+        DataError: A part has two names, or lacks its records or its labels.
+    """
+    keys = {"train": "train"}
+    for part, names in (("validation", ("val", "validation")), ("test", ("test",))):
+        stored = [key for key in names if {f"x_{key}", f"y_{key}"} & {*headers}]
+        if len(stored) > 1:
+            raise DataError(
+                f"{path.name} has arrays of {' and of '.join(stored)}, which is one part",
+                fix="save the file with one of them",
+            )
+        for key in stored:
+            lacking = [name for name in (f"x_{key}", f"y_{key}") if name not in headers]
+            if lacking:
+                raise DataError(
+                    f"{path.name} needs both x_{key} and y_{key}, or neither",
+                    because=f"it has no {lacking[0]}",
+                    fix=f"add {lacking[0]}, or save the file without the other one",
+                )
+            keys[part] = key
+    return keys
+
+
+def unused_note(path: Path, headers: Collection[str], keys: Collection[str]) -> tuple[str, ...]:
+    """Return a line on arrays that are named as a part is and are none, or nothing.
+
+    >>> unused_note(Path("d.npz"), ["x_train", "y_train", "x_dev", "y_dev"], ["train"])
+    ('arrays of d.npz that are not used: x_dev, y_dev; parts are called train, val and test',)
+    """
+    used = {f"{kind}_{key}" for kind in "xy" for key in keys}
+    unused = [name for name in headers if name.startswith(("x_", "y_")) and name not in used]
+    if not unused:
+        return ()
+    named = ", ".join(unused[:10])
+    return (
+        f"arrays of {path.name} that are not used: {named}; parts are called train, val and test",
     )
 
 

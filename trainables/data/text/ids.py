@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dpsweep.foundation.errors import DataError
-from dpsweep.trainables.data.npz import check_label_shape, npz_array, npz_headers, shown_shape
+from dpsweep.trainables.data.npz import (
+    check_label_shape,
+    npz_array,
+    npz_headers,
+    shown_shape,
+    unused_note,
+)
 from dpsweep.trainables.data.tasks import IGNORED
 from dpsweep.trainables.data.text.tables import PARTS
 
@@ -34,8 +40,8 @@ def next_tokens(ids: np.ndarray, pad_id: int) -> np.ndarray:
 
 def open_ids(
     spec: DataSpec, path: Path
-) -> tuple[dict[str, int], Callable[[], dict[str, tuple[np.ndarray, Any]]]]:
-    """Return the sizes of the parts, and how to read their ids and labels.
+) -> tuple[dict[str, int], Callable[[], dict[str, tuple[np.ndarray, Any]]], tuple[str, ...]]:
+    """Return the sizes of the parts, how to read their ids and labels, and notes.
 
     Raises:
         DataError: Arrays are missing, or not of the shapes that the spec declares.
@@ -72,4 +78,6 @@ def open_ids(
                 for part, key in stored.items()
             }
 
-    return {part: headers[f"x_{key}"][0][0] for part, key in stored.items()}, read
+    sizes = {part: headers[f"x_{key}"][0][0] for part, key in stored.items()}
+    notes = unused_note(path, [name for name in headers if name[0] == "x"], stored.values())
+    return sizes, read, notes

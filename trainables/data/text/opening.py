@@ -77,9 +77,8 @@ def open_text(spec: DataSpec) -> Source:
     info = _text_info(tokenizer, spec)
     length = int(spec.max_length or 0)
     preparation: Preparation = ArrayRecords.as_read((length,), "int64")
-    notes: tuple[str, ...] = ()
     if path.suffix == ".npz":
-        sizes, read_ids = open_ids(spec, path)
+        sizes, read_ids, notes = open_ids(spec, path)
     else:
         wanted = Wanted.of(spec)
         tables, sizes, notes = _open_parts(spec, path, wanted)

@@ -187,6 +187,35 @@ def test_npz_parts_of_its_own(make_spec: MakeSpec, tmp_path: Path) -> None:
 LABELS = np.zeros(50, np.int64)
 
 
+@pytest.mark.parametrize("key", ["val", "validation"])
+def test_npz_part_for_validation_has_two_names(
+    make_spec: MakeSpec, tmp_path: Path, key: str
+) -> None:
+    more = {f"x_{key}": np.ones((3, 4)), f"y_{key}": LABELS[:3]}
+    spec = make_spec(**npz(tmp_path / "a.npz", **more))
+    info = describe_dataset(spec)
+    assert (info.num_private, info.num_validation, info.notes) == (50, 3, ())
+    assert (load_dataset(spec).parts["validation"][0] == 1).all()
+    with pytest.raises(DataError, match=f"needs both x_{key} and y_{key}"):
+        describe_dataset(make_spec(**npz(tmp_path / "a.npz", **{f"x_{key}": np.ones((3, 4))})))
+
+
+def test_npz_part_for_validation_has_one_of_its_names(make_spec: MakeSpec, tmp_path: Path) -> None:
+    both = {f"x_{key}": np.ones((3, 4)) for key in ("val", "validation")}
+    both |= {f"y_{key}": LABELS[:3] for key in ("val", "validation")}
+    with pytest.raises(DataError, match="of val and of validation, which is one part"):
+        describe_dataset(make_spec(**npz(tmp_path / "a.npz", **both)))
+
+
+def test_npz_arrays_that_are_no_part_are_noted(make_spec: MakeSpec, tmp_path: Path) -> None:
+    more = {"x_dev": np.ones((3, 4)), "y_dev": LABELS[:3], "extra": LABELS}
+    share = {"fraction": 0.2, "visibility": "public"}
+    info = describe_dataset(make_spec(**npz(tmp_path / "a.npz", **more), validation=share))
+    assert info.num_validation == 10
+    (note,) = info.notes
+    assert note.startswith("arrays of a.npz that are not used: x_dev, y_dev;")
+
+
 @pytest.mark.parametrize(
     ("arrays", "word"),
     [
@@ -378,6 +407,28 @@ def test_image_folder_with_parts_of_its_own(make_spec: MakeSpec, tmp_path: Path)
     (tmp_path / "val" / "c").mkdir()
     with pytest.raises(DataError, match="a class that train lacks"):
         describe_dataset(spec)
+
+
+@pytest.mark.parametrize("name", ["val", "validation"])
+def test_image_folder_for_validation_has_two_names(
+    make_spec: MakeSpec, tmp_path: Path, name: str
+) -> None:
+    _images(tmp_path, {"train/a": 4, "train/b": 4, f"{name}/a": 2, f"{name}/b": 1}, mode="L")
+    spec = make_spec(dataset="image_folder", path=str(tmp_path), num_records=8, image_size=5)
+    info = describe_dataset(spec)
+    assert (info.num_private, info.num_validation, info.notes) == (8, 3, ())
+    other = {"val": "validation", "validation": "val"}[name]
+    (tmp_path / other).mkdir()
+    with pytest.raises(DataError, match="the folders val and validation, which are one part"):
+        describe_dataset(spec)
+
+
+def test_image_folders_that_are_no_part_are_noted(make_spec: MakeSpec, tmp_path: Path) -> None:
+    _images(tmp_path, {"train/a": 4, "train/b": 4, "dev/a": 2, "valid/b": 1}, mode="L")
+    (tmp_path / "logs").mkdir()
+    spec = make_spec(dataset="image_folder", path=str(tmp_path), num_records=8, image_size=5)
+    (note,) = describe_dataset(spec).notes
+    assert note.startswith(f"folders of {tmp_path} that are not used: dev, valid;")
 
 
 def test_image_folder_mistakes(make_spec: MakeSpec, tmp_path: Path) -> None:

@@ -249,6 +249,14 @@ def test_ids_of_an_npz_file(text_spec: MakeSpec, tmp_path: Path) -> None:
     assert f" {VOCABULARY} " not in str(caught.value)
 
 
+def test_ids_that_are_no_part_are_noted(text_spec: MakeSpec, tmp_path: Path) -> None:
+    ids = np.array([ids_of(r["text"]) for r in rows()])
+    labels = np.array([r["label"] for r in rows()])
+    np.savez(tmp_path / "d.npz", x_train=ids, y_train=labels, x_dev=ids, y_dev=labels)
+    (note,) = describe_dataset(text_spec(tmp_path / "d.npz")).notes
+    assert note.startswith("arrays of d.npz that are not used: x_dev;")
+
+
 def raise_with_fix(call: Callable[[], Any]) -> None:
     try:
         call()
