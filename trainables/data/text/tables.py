@@ -254,15 +254,18 @@ _DAMAGES = (OSError, ValueError, TypeError, KeyError, RecursionError, csv.Error)
 
 
 def _csv_columns(path: Path) -> list[str]:
-    """Return the names in the first line; no further byte is looked at."""
+    """Return the names in the first line; nothing is said of what comes after it."""
     try:
-        with path.open("rb") as file:
-            header = file.readline().decode("utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as file:
+            names = next(csv.reader(file), [])
+        "".join(names).encode()  # fails where it was no UTF-8
+    except (OSError, UnicodeEncodeError) as error:
         raise DataError(
             f"{path} is not a csv file in UTF-8: {type(error).__name__}", fix="write it in UTF-8"
-        ) from error
-    return next(csv.reader([header]), [])
+        ) from None
+    except csv.Error:
+        raise DataError(f"{path} has a first line that cannot be read", fix=_QUOTE) from None
+    return names
 
 
 def _saved(path: Path) -> dict[str, Table]:

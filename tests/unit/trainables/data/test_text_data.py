@@ -220,6 +220,32 @@ def test_a_language_model_needs_texts_alone(
     assert np.array_equal(labels, next_tokens(inputs, SEP))
 
 
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r"])
+def test_lines_of_a_csv_file_end_as_on_any_machine(
+    text_spec: MakeSpec, tmp_path: Path, end: str
+) -> None:
+    lines = ["text,label", *(f"{row['text']},{row['label']}" for row in rows())]
+    (tmp_path / "d.csv").write_bytes(end.join(lines).encode())
+    data = load_dataset(text_spec(tmp_path / "d.csv"))
+    as_written = load_dataset(text_spec(write_csv(tmp_path / "again.csv", rows())))
+    assert data.content_hash == as_written.content_hash
+
+
+def test_names_of_columns_say_nothing_of_what_follows(text_spec: MakeSpec, tmp_path: Path) -> None:
+    (tmp_path / "d.csv").write_bytes(b"text,label\nr\xe9sum\xe9,1\n")
+    describe_dataset(text_spec(tmp_path / "d.csv"))
+    (tmp_path / "d.csv").write_bytes(b"t\xe9xt,label\nfine,1\n")
+    with pytest.raises(DataError, match="not a csv file in UTF-8"):
+        describe_dataset(text_spec(tmp_path / "d.csv"))
+    (tmp_path / "d.csv").write_text('"text,label\n' + "fine,1\n" * 200_000)
+    limit = csv.field_size_limit(2**17)
+    try:
+        with pytest.raises(DataError, match="a first line that cannot be read"):
+            describe_dataset(text_spec(tmp_path / "d.csv"))
+    finally:
+        csv.field_size_limit(limit)
+
+
 def test_ids_of_an_npz_file(text_spec: MakeSpec, tmp_path: Path) -> None:
     path = tmp_path / "d.npz"
     ids = np.array([ids_of(r["text"]) for r in rows()], np.int32)
