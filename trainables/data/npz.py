@@ -80,6 +80,24 @@ def check_label_shape(
         )
 
 
+def check_label_kind(dtype: np.dtype[Any], kinds: str, task: str, part: str) -> None:
+    """Check that labels are numbers, before any of them is read.
+
+    Args:
+        dtype: Of ``y_`` of the part.
+        kinds: Letters of the kinds that class numbers may have; attributes are any real numbers.
+        task: As ``data.task`` names it.
+        part: What follows ``y_``.
+    Raises:
+        DataError: They are not, as objects and records of several fields are none.
+    """
+    is_attributes = task == "multi_label"
+    if dtype.kind not in ("biuf" if is_attributes else kinds):
+        fix = "store attributes that are 0 or 1" if is_attributes else "store class numbers from 0"
+        shown = "of several fields" if dtype.names else dtype
+        raise DataError(f"y_{part} has dtype {shown}", fix=fix)
+
+
 def npz_array(file: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarray:
     """Return one array of an open .npz file.
 
@@ -240,8 +258,7 @@ def _check_headers(
             f"x_{part} has dtype {dtype}",
             fix="store uint8 from 0 to 255, or scale it and store floats, for example x / 255",
         )
-    if task != "multi_label" and label_dtype.kind not in "iu":
-        raise DataError(f"y_{part} has dtype {label_dtype}", fix="store class numbers from 0")
+    check_label_kind(label_dtype, "iu", task, part)
     check_label_shape(label_shape, shape, num_classes, task, part)
 
 

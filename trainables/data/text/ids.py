@@ -10,6 +10,7 @@ import numpy as np
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.trainables.data.npz import (
+    check_label_kind,
     check_label_shape,
     npz_array,
     npz_headers,
@@ -65,8 +66,9 @@ def open_ids(
         if has_labels and f"y_{key}" not in headers:
             raise DataError(f"{path.name} has no y_{key}", fix="store the labels beside the ids")
         if has_labels:
-            label_shape, num_classes = headers[f"y_{key}"][0], spec.declared_classes
-            check_label_shape(label_shape, shape, num_classes, spec.task, key)
+            label_shape, label_dtype = headers[f"y_{key}"]
+            check_label_kind(label_dtype, "biufSU", spec.task, key)  # names may be declared
+            check_label_shape(label_shape, shape, spec.declared_classes, spec.task, key)
 
     def read() -> dict[str, tuple[np.ndarray, Any]]:
         with np.load(path, allow_pickle=False) as file:

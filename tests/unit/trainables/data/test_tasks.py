@@ -17,6 +17,7 @@ from dpsweep.tracking.labels import why_unreleased
 from dpsweep.tracking.schema import UnloggableError, check_loggable
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo, SweepData
+from dpsweep.trainables.data.loading import describe_dataset
 from dpsweep.trainables.data.losses import cross_entropy_sum
 from dpsweep.trainables.data.tasks import IGNORED, task_of
 from dpsweep.trainables.method import RunContext
@@ -228,3 +229,23 @@ def test_attributes_must_be_attributes(
     )
     with pytest.raises(DataError, match=words):
         load_dataset(spec)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shown"),
+    [(object, "object"), (complex, "complex128"), ("U1", "<U1"), ([("a", "i4")], "several fields")],
+)
+def test_attributes_that_are_no_numbers_are_told_by_the_header(
+    tmp_path: Path, kind: Any, shown: str, make_spec: Any
+) -> None:
+    path = tmp_path / "d.npz"
+    spec = make_spec(
+        dataset="npz", task="multi_label", path=str(path), num_records=50, num_classes=3
+    )
+    for fine in (bool, np.uint8, np.float32):
+        np.savez(path, x_train=np.ones((50, 4)), y_train=np.zeros((50, 3), fine))
+        assert describe_dataset(spec).num_classes == 3
+    np.savez(path, x_train=np.ones((50, 4)), y_train=np.zeros((50, 3), kind))
+    with pytest.raises(DataError, match=f"y_train has dtype .*{shown}") as caught:
+        describe_dataset(spec)
+    assert caught.value.fix == "store attributes that are 0 or 1"

@@ -275,6 +275,15 @@ def test_ids_of_an_npz_file(text_spec: MakeSpec, tmp_path: Path) -> None:
     assert f" {VOCABULARY} " not in str(caught.value)
 
 
+@pytest.mark.parametrize("task", ["classification", "multi_label"])
+def test_labels_of_ids_that_are_objects(text_spec: MakeSpec, tmp_path: Path, task: str) -> None:
+    ids = np.array([ids_of(r["text"]) for r in rows()])
+    labels = np.zeros((20,) if task == "classification" else (20, 2), object)
+    np.savez(tmp_path / "d.npz", x_train=ids, y_train=labels)
+    with pytest.raises(DataError, match="y_train has dtype object"):
+        describe_dataset(text_spec(tmp_path / "d.npz", task=task))
+
+
 def test_ids_that_are_no_part_are_noted(text_spec: MakeSpec, tmp_path: Path) -> None:
     ids = np.array([ids_of(r["text"]) for r in rows()])
     labels = np.array([r["label"] for r in rows()])
