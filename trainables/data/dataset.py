@@ -47,6 +47,7 @@ class DatasetInfo:
         class_names: One name per class or attribute; none for ``causal_lm``.
         has_own_validation: True if the dataset comes with a validation part, whose size is then
             counted in its files and not declared.
+        has_own_test: Whether it comes with a test part, likewise.
         features: Key of the ``FeatureSpec`` that the records are features of; empty for raw ones.
         task: What is learned, see ``dpsweep.trainables.data.tasks``.
         text: What must be known of records that are token ids; None for other records.
@@ -70,6 +71,7 @@ class DatasetInfo:
     num_public: int
     class_names: tuple[str, ...]
     has_own_validation: bool = False
+    has_own_test: bool = False
     features: str = ""
     task: str = "classification"
     text: TextInfo | None = None

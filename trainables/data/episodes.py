@@ -89,6 +89,7 @@ class Episodes:
             num_public=pool.num_public * self.ways // pool.num_classes,
             class_names=tuple(f"way {way}" for way in range(self.ways)),
             has_own_validation=False,
+            has_own_test=False,
         )
 
     def problems(self, pool: DatasetInfo) -> list[Mistake]:

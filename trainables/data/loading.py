@@ -333,6 +333,7 @@ def _describe(
         num_classes=source.num_classes,
         num_private=num_private,
         has_own_validation=own_validation is not None,
+        has_own_test=own_test is not None,
         num_validation=counts["validation"] if own_validation is None else own_validation,
         num_test=counts["test"] if own_test is None else own_test,
         num_public=counts["public"] + num_polluted,

@@ -34,6 +34,7 @@ FEW_TO_COMPARE = 50
 #: So many public validation records tell that a declared number of classes is a slip.
 ENOUGH_TO_TELL = 50
 _APART = "leave it out, or run it in a study of its own with accounting: unaccounted"
+_EMPTY = "fill that part, or take it away from data.path"
 #: What a space can give each hyperparameter.
 Values = Mapping[str, Sequence[Any]]
 
@@ -165,15 +166,13 @@ def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[Mistake]:
     if info.num_validation == 0:
         fraction = spec.data.validation.fraction
         problem = f"{spec.search.metric} needs validation records, and there are none"
-        if fraction:
+        fix = f"{'raise' if fraction else 'set'} data.validation.fraction"
+        if info.has_own_validation:
+            problem += f": the validation part of {info.name} is empty"
+            fix = _EMPTY
+        elif fraction:
             problem += f": {fraction:g} of the declared records is less than one"
-        problems.append(
-            Mistake(
-                "search.metric",
-                problem,
-                f"{'raise' if fraction else 'set'} data.validation.fraction",
-            )
-        )
+        problems.append(Mistake("search.metric", problem, fix))
     if spec.privacy.mode.is_public_search and info.num_public == 0:
         problem = "accounting public searches on public records, and none are declared"
         problems.append(Mistake("data.public", problem, "set data.public.fraction"))
@@ -192,6 +191,9 @@ def data_problems(spec: SweepSpec, info: DatasetInfo) -> list[Mistake]:
     if spec.data.test.visibility == "public" and info.num_test == 0:
         problem = f"public, but {info.name} has no test records to score"
         fix = "give data.test.fraction, or a dataset with a test part; or leave test out"
+        if info.has_own_test:
+            problem = f"public, but the test part of {info.name} is empty"
+            fix = _EMPTY
         problems.append(Mistake("data.test.visibility", problem, fix))
     if info.is_far_smaller and is_first:
         problems.append(Mistake("data.num_records", *too_few(spec)))

@@ -82,6 +82,20 @@ class TestParts:
         store(tmp_path / "records.npz", train=2000, val=100, test=0)
         assert len(mistakes(preflight, SweepSpec(**spec))) == 1
 
+    def test_an_empty_part_of_ones_own_is_filled_or_taken_away(self, raw, tmp_path):
+        fix = "(fill that part, or take it away from data.path)"
+        store(tmp_path / "records.npz", train=2000, val=100, test=0)
+        public_test = changed(raw, {"data/test": {"visibility": "public"}})
+        assert mistakes(preflight, SweepSpec(**public_test)) == [
+            f"data.test.visibility: public, but the test part of npz is empty {fix}"
+        ]
+        store(tmp_path / "records.npz", train=2000, val=0)
+        shared = changed(raw, {"data/validation/fraction": 0.5})
+        assert mistakes(preflight, SweepSpec(**shared)) == [
+            "search.metric: validation/accuracy needs validation records, and there are none: "
+            f"the validation part of npz is empty {fix}"
+        ]
+
     @pytest.mark.parametrize("count", [0, 1, 999])
     def test_less_than_half_of_the_declared_records_is_another_file(self, raw, tmp_path, count):
         store(tmp_path / "records.npz", train=count, val=100)
