@@ -16,7 +16,7 @@ from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.data.images import IMAGE_SUFFIXES
 from dpsweep.trainables.data.npz import npz_array
 from dpsweep.trainables.data.raw.preparation import ArrayRecords, ImageRecords, TextRecords
-from dpsweep.trainables.data.text.tables import csv_rows, json_rows
+from dpsweep.trainables.data.text.tables import ONE_A_LINE, LineError, csv_rows, json_rows
 
 #: Names of the array of an .npz file that holds records; the first one that is there.
 KEYS = ("inputs", "x", "x_test")
@@ -57,12 +57,14 @@ def read_files(paths: Sequence[Path], facts: Mapping[str, Any]) -> tuple[list[st
             block = read(path, facts["preparation"])
         except (OSError, ValueError, EOFError, csv.Error, zipfile.BadZipFile) as error:
             words = " ".join(str(error).split())[:200]
-            raise DataError(
-                f"{path} cannot be read", because=words, fix="write the file anew"
-            ) from error
+            fix = ONE_A_LINE if isinstance(error, LineError) else "write the file anew"
+            raise DataError(f"{path} cannot be read", because=words, fix=fix) from error
         blocks.append(block)
         is_one = path.suffix.lower() in IMAGE_SUFFIXES
         names += [str(path)] if is_one else [f"{path}:{row}" for row in range(len(block))]
+    if not names:
+        listed = ", ".join(map(str, paths))
+        raise DataError(f"no record is in {listed}", fix="name files that hold some")
     if facts["kind"] == ArrayRecords.kind:
         return names, np.concatenate(blocks)
     import pandas as pd
@@ -135,7 +137,8 @@ def _texts(path: Path, facts: Mapping[str, Any]) -> Sequence[Any]:
     columns = [name for name in (preparation.column, preparation.pair_column) if name is not None]
     is_pair = len(columns) == 2
     if path.suffix == ".txt" and not is_pair:
-        return path.read_text(encoding="utf-8").splitlines()
+        lines = path.read_text(encoding="utf-8-sig").splitlines()
+        return [_unicode(text, path, row) for row, text in enumerate(lines)]
     readers = {".csv": csv_rows, ".jsonl": json_rows}
     if path.suffix not in readers:
         kinds = f".csv or .jsonl file with {' and '.join(columns)}"
@@ -143,16 +146,32 @@ def _texts(path: Path, facts: Mapping[str, Any]) -> Sequence[Any]:
             f"{path} is no kind of file for texts",
             fix=f"give a {kinds if is_pair else '.csv, .jsonl or .txt file'}",
         )
-    rows = list(readers[path.suffix](path))
-    for column in columns:
-        texts = [row.get(column) for row in rows]
-        if None in texts:
-            there = [str(name) for name in rows[texts.index(None)]]
-            hint = did_you_mean(column, there) or f"it has {', '.join(there[:10])}"
-            raise DataError(f"{path} has no column {column!r} in row {texts.index(None)}", fix=hint)
-    if is_pair:
-        return [tuple(str(row[column]) for column in columns) for row in rows]
-    return [str(row[columns[0]]) for row in rows]
+    records = []
+    for number, row in enumerate(readers[path.suffix](path)):
+        for column in columns:
+            if column not in row:
+                there = [str(name) for name in row]
+                hint = did_you_mean(column, there) or f"it has {', '.join(there[:10])}"
+                raise DataError(f"{path} has no column {column!r} in row {number}", fix=hint)
+            if row[column] is None:
+                raise DataError(
+                    f"{path} has no text in column {column!r} of row {number}",
+                    fix="write one, or take the row away",
+                )
+        texts = tuple(_unicode(str(row[column]), path, number) for column in columns)
+        records.append(texts if is_pair else texts[0])
+    return records
+
+
+def _unicode(text: str, path: Path, row: int) -> str:
+    """Return a text; refuse half of a pair of surrogates, which JSON can hold and UTF-8 cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise DataError(
+            f"{path} has a text that is not valid Unicode in row {row}", fix="clean the text"
+        ) from None
+    return text
 
 
 _READERS: dict[str, Callable[[Path, Mapping[str, Any]], Any]] = {

@@ -200,12 +200,34 @@ def csv_rows(path: Path) -> Iterator[Mapping[str, Any]]:
             yield row
 
 
+class LineError(ValueError):
+    """A line of a file is no JSON object; which one stays unsaid, as it may be private."""
+
+    def __init__(self) -> None:
+        super().__init__("a line is no JSON object")
+
+
+#: How to mend a ``LineError``.
+ONE_A_LINE = "write one JSON object a line"
+
+
 def json_rows(path: Path) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of a file with one in each line."""
-    with path.open(encoding="utf-8") as file:
+    """Yield the objects of a file in UTF-8 with one in each line.
+
+    Raises:
+        LineError: A line is something else.
+    """
+    with path.open(encoding="utf-8-sig") as file:
         for line in file:
-            if line.strip():
-                yield json.loads(line)
+            if not line.strip():
+                continue
+            try:
+                row = json.loads(line)
+            except (ValueError, RecursionError):
+                raise LineError from None
+            if not isinstance(row, dict):
+                raise LineError
+            yield row
 
 
 def _file(path: Path, where: str) -> Table:
@@ -224,24 +246,26 @@ def _file(path: Path, where: str) -> Table:
                         )
                     column.append(row[name])
         except _DAMAGES as error:
-            # The message of the error may hold a record.
-            if isinstance(error, UnicodeDecodeError):
-                raise DataError(f"{where} is not UTF-8", fix="save it as UTF-8") from None
             needed = " and ".join(map(repr, names))
-            raise DataError(
-                f"cannot read {where}: {type(error).__name__}", fix=f"every record needs {needed}"
-            ) from None
+            raise _damage(where, error, fix=f"every record needs {needed}") from None
         return list(values)
 
     def count() -> int:
         try:
             return sum(1 for _ in rows(path))
         except _DAMAGES as error:
-            raise DataError(
-                f"cannot read {where}: {type(error).__name__}", fix="write the file anew"
-            ) from None
+            raise _damage(where, error, fix="write the file anew") from None
 
     return Table(where, _csv_columns(path) if is_csv else None, False, count, read)
+
+
+def _damage(where: str, error: Exception, *, fix: str) -> DataError:
+    """Return what to say of a file that cannot be read; an error's message may hold a record."""
+    if isinstance(error, UnicodeDecodeError):
+        return DataError(f"{where} is not UTF-8", fix="save it as UTF-8")
+    if isinstance(error, LineError):
+        return DataError(f"cannot read {where}: {error}", fix=ONE_A_LINE)
+    return DataError(f"cannot read {where}: {type(error).__name__}", fix=fix)
 
 
 _QUOTE = (

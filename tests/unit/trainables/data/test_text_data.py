@@ -231,6 +231,22 @@ def test_lines_of_a_csv_file_end_as_on_any_machine(
     assert data.content_hash == as_written.content_hash
 
 
+def test_a_mark_of_byte_order_is_read_in_jsonl_too(text_spec: MakeSpec, tmp_path: Path) -> None:
+    path = write_jsonl(tmp_path / "d.jsonl", rows())
+    plain = load_dataset(text_spec(path)).content_hash
+    path.write_text(path.read_text(), encoding="utf-8-sig")
+    assert load_dataset(text_spec(path)).content_hash == plain
+
+
+@pytest.mark.parametrize("line", ["[1]", '"fine"', "7", "{nothing", "[" * 100_000])
+def test_a_line_that_is_no_object(text_spec: MakeSpec, tmp_path: Path, line: str) -> None:
+    path = write_jsonl(tmp_path / "d.jsonl", rows())
+    path.write_text(path.read_text() + line)
+    with pytest.raises(DataError, match=r"cannot read d\.jsonl: a line is no JSON") as caught:
+        load_dataset(text_spec(path))
+    assert caught.value.fix == "write one JSON object a line"
+
+
 def test_names_of_columns_say_nothing_of_what_follows(text_spec: MakeSpec, tmp_path: Path) -> None:
     (tmp_path / "d.csv").write_bytes(b"text,label\nr\xe9sum\xe9,1\n")
     describe_dataset(text_spec(tmp_path / "d.csv"))

@@ -103,6 +103,37 @@ def test_mistakes_are_one_line(tmp_path, kind, preparation, name, words):
     assert "\n" not in error.value.message
 
 
+@pytest.mark.parametrize(
+    ("name", "content", "words", "fix"),
+    [
+        ("a.jsonl", "[1]\n", "cannot be read", "write one JSON object a line"),
+        ("a.jsonl", "{nothing", "cannot be read", "write one JSON object a line"),
+        ("a.jsonl", "[" * 100_000, "cannot be read", "write one JSON object a line"),
+        ("a.jsonl", '{"review": "\\ud800"}', "not valid Unicode in row 0", "clean the text"),
+        ("a.jsonl", '{"review": null}', "no text in column 'review' of row 0", "write one, or"),
+        ("a.csv", "id,review\n1\n", "no text in column 'review' of row 0", "write one, or"),
+        ("a.csv", "", "no record is in", "name files that hold some"),
+        ("a.csv", "id,review\n", "no record is in", "name files that hold some"),
+        ("a.jsonl", "\n", "no record is in", "name files that hold some"),
+        ("a.txt", "", "no record is in", "name files that hold some"),
+    ],
+)
+def test_texts_that_are_none(tmp_path, name, content, words, fix):
+    (tmp_path / name).write_text(content)
+    with pytest.raises(DataError, match=words) as caught:
+        read_files([tmp_path / name], facts("text", TEXTS))
+    assert fix in caught.value.fix
+    assert name in caught.value.message
+
+
+def test_a_mark_of_byte_order_is_no_part_of_a_text(tmp_path):
+    content = {"a.jsonl": '{"review": "one"}\n', "a.txt": "one\n", "a.csv": "review\none\n"}
+    for name, text in content.items():
+        (tmp_path / name).write_text(text, encoding="utf-8-sig")
+    _, frame = read_files([tmp_path / name for name in content], facts("text", TEXTS))
+    assert list(frame["text"]) == ["one"] * 3
+
+
 def test_a_directory_is_no_file(tmp_path):
     with pytest.raises(DataError, match="is a directory"):
         read_files([tmp_path], facts("image", IMAGES))
