@@ -119,6 +119,8 @@ Text = Annotated[str, AS_TEXT]
 Positive = Annotated[float, Field(gt=0), AS_NUMBER]
 NotNegative = Annotated[float, Field(ge=0), AS_NUMBER]
 Count = Annotated[int, Field(ge=1), AS_WHOLE]
+#: A number of classes; each gets a name, so that a slip of the keyboard must not take all memory.
+NumClasses = Annotated[int, Field(ge=2, le=1_000_000), AS_WHOLE]
 
 
 class Part(BaseModel):

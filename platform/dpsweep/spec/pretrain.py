@@ -14,6 +14,7 @@ from dpsweep.spec.base import (
     AS_WHOLE,
     Count,
     NotNegative,
+    NumClasses,
     Part,
     Positive,
     Text,
@@ -77,7 +78,7 @@ class PretrainSpec(Part):
         "that nobody took), or that of an installed package.",
     )
     path: Text | None = Field(default=None, description="Where it is, as data.path.")
-    num_classes: Annotated[int, Field(ge=2), AS_WHOLE] | None = Field(
+    num_classes: NumClasses | None = Field(
         default=None, description="npz, image_dataset: its number of classes."
     )
     image_size: ImageSize | None = Field(

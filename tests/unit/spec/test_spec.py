@@ -361,3 +361,21 @@ def test_it_travels_to_another_process_with_its_lines(tmp_path):
     copied = pickle.loads(pickle.dumps(spec))
     assert copied == spec
     assert copied.where("seed") == spec.where("seed")
+
+
+@pytest.mark.parametrize("section", ["data", "pretrain"])
+def test_more_classes_than_any_data_has_are_a_slip(section):
+    """Each class gets a name, and a billion of them take all memory."""
+    raw = {
+        **MINIMAL,
+        "data": {
+            "dataset": "npz", "path": "a.npz", "num_records": 10, "num_classes": 2,
+            "validation": {"visibility": "public"},
+        },
+        "pretrain": {"dataset": "npz", "path": "b.npz", "num_classes": 2},
+    }  # fmt: skip
+    raw[section]["num_classes"] = 1_000_000_000
+    with pytest.raises(SpecError) as caught:
+        SweepSpec(**raw)
+    said = [str(mistake) for mistake in caught.value.mistakes]
+    assert f"{section}.num_classes: must be <= 1000000, got 1000000000" in said

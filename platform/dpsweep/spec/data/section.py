@@ -11,6 +11,7 @@ from dpsweep.foundation.errors import Mistake
 from dpsweep.spec.base import (
     AS_WHOLE,
     Count,
+    NumClasses,
     Part,
     Text,
     peek_number,
@@ -95,7 +96,7 @@ class DataSpec(Part):
         default=None,
         description="Public number of records in the training source, where it is not published.",
     )
-    num_classes: Annotated[int, Field(ge=2), AS_WHOLE] | None = Field(
+    num_classes: NumClasses | None = Field(
         default=None,
         description="Number of classes or attributes (npz, text, labels.csv); image_folder knows "
         "it from its folders.",
