@@ -8,6 +8,7 @@ of this package.
 from __future__ import annotations
 
 import io
+import itertools
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -25,6 +26,10 @@ _MODES = {2: "LA", 3: "RGB", 4: "RGBA"}
 
 class RecordError(ValueError):
     """A record is not what the preparation takes; the message tells nothing of its values."""
+
+
+class TooLongError(RecordError):
+    """The one text of a record that may be cut is too short for it."""
 
 
 @dataclass(frozen=True)
@@ -207,6 +212,15 @@ def _pixels(record: Any) -> tuple[np.ndarray, str]:
     return np.ascontiguousarray(pixels), mode
 
 
+def _is_unicode(text: str) -> bool:
+    """Say whether a text can be written, as half of a pair of surrogates cannot."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 @dataclass(frozen=True)
 class TextRecords:
     """Records that are texts, or pairs of them: token ids of one length, special tokens included.
@@ -264,11 +278,11 @@ class TextRecords:
                 )
             except Exception as error:  # tokenizers raise their own kinds, which may quote a text
                 problem = f"the tokenizer cannot read a text: {type(error).__name__}"
-                if self.truncation != "longest_first":
-                    problem += (
-                        f" ({self.truncation} cuts one text, and the other may fill a record)"
-                    )
-                raise RecordError(problem) from None
+                is_text = all(map(_is_unicode, itertools.chain(*columns_now)))
+                if self.truncation == "longest_first" or not is_text:
+                    raise RecordError(problem) from None
+                problem += f" ({self.truncation} cuts one text, and the other may fill a record)"
+                raise TooLongError(problem) from None
             for row, ids in enumerate(block["input_ids"], start=begin):
                 ids_of_all[row, : len(ids)] = ids
         return ids_of_all

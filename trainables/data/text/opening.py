@@ -20,6 +20,7 @@ from dpsweep.trainables.data.raw.preparation import (
     Preparation,
     RecordError,
     TextRecords,
+    TooLongError,
 )
 from dpsweep.trainables.data.source import (
     Arrays,
@@ -361,7 +362,7 @@ def _tokenize(how: Callable[..., Any], part: str, *columns: Sequence[Any]) -> An
     try:
         return how(*columns)
     except RecordError as error:
-        raise DataError(
-            f"texts of {part} cannot be read: {error}",
-            fix="clean the texts, which must be valid Unicode, or name other columns",
-        ) from None
+        fix = "clean the texts, which must be valid Unicode, or name other columns"
+        if isinstance(error, TooLongError):
+            fix = "raise data.max_length, or set data.truncation: longest_first"
+        raise DataError(f"texts of {part} cannot be read: {error}", fix=fix) from None

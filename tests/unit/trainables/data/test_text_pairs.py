@@ -29,6 +29,7 @@ MakeSpec = Callable[..., DataSpec]
 datasets = pytest.importorskip("datasets")
 datasets.disable_progress_bars()
 SEP = 3
+LONGER = "raise data.max_length, or set data.truncation: longest_first"
 PAIRS = [("good film", "a bad book"), ("fine", "poor song and film"), ("a b c d e f g h", "b")]
 
 
@@ -102,8 +103,14 @@ def test_truncation_is_that_of_the_tokenizer(text_spec, tmp_path: Path, bert: Pa
     assert {tuple(row) for row in ids.tolist()} == made
     assert len(made) == 2
     if how != "longest_first":
-        with pytest.raises(DataError, match=f"{how} cuts one text, and the other may fill"):
+        with pytest.raises(DataError, match=f"{how} cuts one text, and the other may fill") as said:
             load_dataset(spec.model_copy(update={"max_length": 6}))
+        assert said.value.fix == LONGER
+        odd = [record | {"question": "a \ud800"} for record in records]
+        (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, odd)))
+        with pytest.raises(DataError, match="cannot read a text") as said:
+            load_dataset(spec.model_copy(update={"path": str(tmp_path / "d.jsonl")}))
+        assert "valid Unicode" in said.value.fix
 
 
 def test_the_network_sees_which_text_a_token_is_of(text_spec, tmp_path: Path, bert: Path) -> None:
@@ -285,6 +292,15 @@ def test_targets_alone_are_learned(lm_spec, tmp_path: Path, gpt2: Path) -> None:
     for part in ("private", "validation"):
         for ids, labels in zip(*data.parts[part]):
             assert tuple(labels) == expected[tuple(ids)]
+
+
+@pytest.mark.parametrize("how", ["only_first", "only_second"])
+def test_a_prompt_or_a_target_that_does_not_fit(lm_spec, tmp_path: Path, how: str) -> None:
+    records = [{"mr": "good film and a song", "ref": "a good film and a song"}] * 20
+    (tmp_path / "d.jsonl").write_text("\n".join(map(json.dumps, records)))
+    with pytest.raises(DataError, match="does not fit, however much is cut") as caught:
+        load_dataset(lm_spec(tmp_path / "d.jsonl", truncation=how, max_length=4))
+    assert caught.value.fix == LONGER
 
 
 def test_the_loss_is_that_of_target_tokens(lm_spec, tmp_path: Path, gpt2: Path) -> None:
