@@ -149,6 +149,8 @@ def _cider(written: Texts, references: References) -> float:
 
     ours: dict[int, Any] = {place: [line] for place, line in enumerate(joined(written))}
     theirs = {place: joined(texts) for place, texts in enumerate(references)}
+    if not any(any(lines) for lines in theirs.values()):  # words are weighed by all references
+        return math.nan
     score, _ = Cider().compute_score(theirs, ours)
     return float(score)
 

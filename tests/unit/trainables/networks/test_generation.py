@@ -172,6 +172,9 @@ def test_scores_of_texts_of_known_value() -> None:
     assert line["rouge_l"] == pytest.approx(0.6)
     short = written_scores(["nist"], ["a"], [["a"]])
     assert math.isnan(short["nist"])
+    empty = written_scores(list(best), TEXTS, [["", " "], [""]])  # the others have theirs
+    assert {name for name, value in empty.items() if math.isnan(value)} == {"nist", "cider"}
+    assert empty["rouge_l"] == 0
 
 
 TEXTS = ["The Punter is a cheap coffee shop near Cafe Sicilia.", "It has a low rating, they say."]
