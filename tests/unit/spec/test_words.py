@@ -150,6 +150,23 @@ def test_an_attribute_s_name_is_one_of_a_metric(tmp_path, make):
     make(data={**data, "class_names": ["eye_glasses", "b", "c-d"]}, **space)
 
 
+def test_an_attribute_s_name_is_one_that_mlflow_takes(tmp_path, make):
+    from mlflow.utils.validation import _validate_metric_name
+
+    names = [".", "..", "a" * 225, "b" * 300]
+    arrays = npz(tmp_path / "a.npz")
+    data = {**arrays, "task": "multi_label", "num_classes": 4, "class_names": names}
+    del data["public"]
+    space = {"search__space": {"method": "dp_sgd"}}
+    said = " ".join(lines_of(make, data=data, **space))
+    assert "has '.', with which MLflow takes no metric" in said
+    assert "has '..', with which MLflow takes no metric" in said
+    assert "has 2 names of over 224 characters" in said
+    make(data={**data, "class_names": ["...", "a.b", "a" * 224, "c"]}, **space)
+    for name in ("...", "a.b", "a" * 224):
+        _validate_metric_name(f"curve/validation/accuracy/{name}")
+
+
 def test_text_starts_need_names_and_no_numbers(tmp_path, make):
     values = {"init.kind": ["text"], "features.name": ["clip/DIR"], "public.shots": [1]}
 

@@ -14,6 +14,9 @@ from dpsweep.spec.base import peek_word, seen
 
 #: A name of an attribute is part of the name of a metric.
 _METRIC_NAME = re.compile(r"[A-Za-z0-9_. -]+")
+#: MLflow takes names of 250 characters, and of no folder itself or the one above it.
+_LONGEST = 250 - len("curve/validation/accuracy/")
+_FOLDERS = (".", "..")
 
 
 def _class_names(value: Any) -> Any:
@@ -101,6 +104,16 @@ def name_rules(raw: Mapping[str, Any], num_classes: int) -> Iterator[Mistake]:
         yield Mistake("class_names", problem, "give one name for each, in the order of numbers")
     texts = [name for name in names if isinstance(name, str)]
     odd = [name for name in texts if not _METRIC_NAME.fullmatch(name.strip())]
-    if task == "multi_label" and odd:
+    if task != "multi_label":
+        return
+    if odd:
         problem = f"has {seen(odd[0])}, and the name of an attribute is part of a metric's name"
         yield Mistake("class_names", problem, "use letters, digits, spaces and _ . - alone")
+    for name in (name for name in texts if name.strip() in _FOLDERS):
+        problem = f"has {seen(name)}, with which MLflow takes no metric"
+        yield Mistake("class_names", problem, "use a name with a letter or a digit in it")
+    long = [name for name in texts if len(name.strip()) > _LONGEST]
+    if long:
+        too_long = f"{counted(len(long), 'name')} of over {_LONGEST} characters"
+        problem = f"has {too_long}, with which MLflow takes no metric"
+        yield Mistake("class_names", problem, "shorten them")
