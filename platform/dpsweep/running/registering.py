@@ -168,9 +168,15 @@ def chosen_trial(
     """Return the trial whose model is handed on.
 
     Raises:
-        BadInputError: It may not be, or not yet.
+        BadInputError: It may not be, or not yet; or it is named beside what would choose it.
         NothingWithinBudgetError: No trial has finished within the limits.
     """
+    if trial is not None and (limits not in (None, Limits()) or by != "trial"):
+        raise BadInputError(
+            f"trial {trial} is named, so there is none to choose",
+            fix="leave the number out, or what chooses: max_epsilon, max_delta, method and by "
+            "(`--max-epsilon`, `--max-delta`, `--method`, `--by`)",
+        )
     if result.source:  # its claim would be what tags of the store say
         raise StudyError(
             f"study {result.name!r} was read from a tracking store, and its files are not here",

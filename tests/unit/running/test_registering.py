@@ -334,12 +334,20 @@ def test_mistakes_are_refused_before_a_model_is_built(result, options, words, mo
     assert "\n" not in error.value.message
 
 
-def test_a_trial_that_is_named_is_not_chosen(root):
+def test_a_trial_that_is_named_is_not_chosen(result, root):
     done = cli_here("register", "composed", "0", "--by", "mean", "--root", root / "studies")
     assert done.returncode == 2
     assert "there is none to choose" in done.stderr
     done = cli_here("register", "composed", "--max-delta", "-1", "--root", root / "studies")
     assert "--max-delta must be >= 0" in done.stderr
+
+
+@pytest.mark.parametrize("chooser", [{"limits": Limits(max_epsilon=0.1)}, {"by": "mean"}])
+def test_nor_is_one_that_is_named_in_python(result, chooser, monkeypatch):
+    """Limits that a trial is beyond were passed over, and it became the champion."""
+    monkeypatch.setattr(registering, "_package", None)
+    with pytest.raises(BadInputError, match="trial 0 is named, so there is none to choose"):
+        register_model(result, 0, **chooser)
 
 
 def test_a_store_that_lacks_the_run_is_refused(result, tmp_path):

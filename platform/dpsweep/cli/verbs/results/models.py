@@ -15,7 +15,6 @@ from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import BadInputError, StorageError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted
-from dpsweep.results.choosing import Limits
 from dpsweep.results.study import load_sweep
 from dpsweep.tracking.mlflow_reader import default_uri
 from dpsweep.tracking.model_label import NO_CLAIM
@@ -53,18 +52,12 @@ def register(
     output: Output = Format.TABLE,
 ) -> None:
     """Put a model into MLflow's registry: raw records in, classes out, no dpsweep needed."""
-    limits = limits_of(max_epsilon, max_delta, method)
-    if trial is not None and (limits != Limits() or by != "trial"):
-        raise BadInputError(
-            f"trial {trial} is named, so there is none to choose",
-            fix="leave the number out, or --max-epsilon, --max-delta, --method and --by",
-        )
     registered = _registering().register_model(
         name,
         trial,
         name=model,
         alias=alias,
-        limits=limits,
+        limits=limits_of(max_epsilon, max_delta, method),
         by=by,
         root=root,
         tracking_uri=tracking_uri,
