@@ -1,9 +1,12 @@
-"""Progress of a study: how many trials it may have in all."""
+"""Progress of a study: how it stands, and how many trials it may have in all."""
 
 from __future__ import annotations
 
 from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec.facts import describe_pretraining
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.journal import StudyView
+from dpsweep.study.trial import TrialState
 
 
 def most_trials(spec: SweepSpec) -> int:
@@ -17,3 +20,41 @@ def most_trials(spec: SweepSpec) -> int:
     if spec.episodes is not None:
         return in_grid
     return others + min(in_grid, spec.search.num_trials)
+
+
+def status_line(name: str, spec: SweepSpec, view: StudyView, state: str) -> str:
+    """Return one line: state, trials by state, seconds of all launches without their pauses.
+
+    Args:
+        name: Of the study.
+        spec: Its spec.
+        view: What its journal says.
+        state: Of the study, which knows of a run that was killed.
+    """
+    counts = {each.value: view.count(each) for each in TrialState}
+    if state != "running":
+        counts["interrupted"] = counts.pop("running")
+    progress = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
+    if spec.privacy.mode.is_sealed:
+        progress = _sealed_progress(spec, view)
+    elif not spec.privacy.mode.is_public_search:
+        most = max(most_trials(spec), len(view.trials))
+        progress = f"{progress or 'no trials yet'} of at most {most}"
+    seconds = view.worked_ms / 1000
+    is_new = view.end_reason not in ("", progress)
+    why = f" ({view.end_reason})" if is_new else ""
+    is_timed = not spec.privacy.mode.is_sealed and seconds > 0  # a store does not know it
+    took = f"; {seconds:.0f} s" if is_timed else ""
+    if state == "running" and spec.pretrain and view.pretrained is None:
+        took += f"; public weights first: {describe_pretraining(spec)}"
+    return f"study {name!r}: {state}{why}; {progress}{took}"
+
+
+def _sealed_progress(spec: SweepSpec, view: StudyView) -> str:
+    states = [trial.state for trial in view.trials.values()]
+    if not states:
+        return "nothing is released yet"
+    if spec.subset_rate is None:
+        return "the winner is released"
+    has_finished = TrialState.FINISHED in states
+    return f"the search has ended; the final run {'is released' if has_finished else 'is not'}"

@@ -13,14 +13,13 @@ from dpsweep.foundation.words import listed
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.results.choosing import By, Choice, Limits, choose, nothing_within, unbeaten
 from dpsweep.results.claims import Claims
-from dpsweep.results.progress import most_trials
+from dpsweep.results.progress import status_line
 from dpsweep.results.records import LocalRecords, Records
 from dpsweep.results.tables.notebook import html_of_study
 from dpsweep.results.tables.rows import frame_of
 from dpsweep.results.tracked.study import find_stored, is_stored
 from dpsweep.results.trial import TrialResult
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.spec.facts import describe_pretraining
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import StudySpent, TrialEnded, TrialJudged, TrialReported, event_of
 from dpsweep.study.files import StudyFiles
@@ -164,32 +163,7 @@ class SweepResult:
 
     def status_line(self) -> str:
         """Return one line: state, trials by state, seconds of all launches without their pauses."""
-        counts = {state.value: self.view.count(state) for state in TrialState}
-        if self.state != "running":
-            counts["interrupted"] = counts.pop("running")
-        progress = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
-        if self.spec.privacy.mode.is_sealed:
-            progress = self._sealed_progress()
-        elif not self.spec.privacy.mode.is_public_search:
-            most = max(most_trials(self.spec), len(self.view.trials))
-            progress = f"{progress or 'no trials yet'} of at most {most}"
-        seconds = self.view.worked_ms / 1000
-        is_new = self.view.end_reason not in ("", progress)
-        why = f" ({self.view.end_reason})" if is_new else ""
-        is_timed = not self.spec.privacy.mode.is_sealed and seconds > 0  # a store does not know it
-        took = f"; {seconds:.0f} s" if is_timed else ""
-        if self.state == "running" and self.spec.pretrain and self.view.pretrained is None:
-            took += f"; public weights first: {describe_pretraining(self.spec)}"
-        return f"study {self.name!r}: {self.state}{why}; {progress}{took}"
-
-    def _sealed_progress(self) -> str:
-        states = [trial.state for trial in self.view.trials.values()]
-        if not states:
-            return "nothing is released yet"
-        if self.spec.subset_rate is None:
-            return "the winner is released"
-        has_finished = TrialState.FINISHED in states
-        return f"the search has ended; the final run {'is released' if has_finished else 'is not'}"
+        return status_line(self.name, self.spec, self.view, self.state)
 
     @property
     def unreleased(self) -> str:
