@@ -16,7 +16,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.results.coverage import with_caveats
 from dpsweep.results.study import SweepResult
-from dpsweep.results.trial import TrialResult
+from dpsweep.results.trial import TrialResult, trial_number
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.file import dump_yaml
 from dpsweep.spec.study import SweepSpec
@@ -57,8 +57,7 @@ def spec_of_trial(
             accounting mode, has no repetitions.
     """
     of_kind("a spec is made of a study", result, SweepResult, "spec_of_trial(load_sweep(name), n)")
-    of_kind("a trial is named by its number", trial, int, "spec_of_trial(result, 0)")
-    spec = result.spec
+    trial, spec = trial_number(trial), result.spec
     try:
         task = result.task(trial)
     except StudyError:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
@@ -23,6 +24,16 @@ def of_kind(says: str, value: object, kind: type | tuple[type, ...], fix: str) -
     name = type(value).__name__
     shown = "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
     raise BadInputError(f"{says}, and this is {shown}", fix=fix)
+
+
+def integer(says: str, value: Any, fix: str) -> int:
+    """Return a whole number of any type, NumPy's too, as an int; a boolean is none.
+
+    >>> integer("a trial is named by its number", 1, fix="result.trial(0)")
+    1
+    """
+    of_kind(says, value, () if isinstance(value, bool) else Integral, fix)
+    return int(value)
 
 
 def number(name: str, value: Any) -> float:

@@ -18,7 +18,7 @@ from dpsweep.results.records import LocalRecords, Records
 from dpsweep.results.tables.notebook import html_of_study
 from dpsweep.results.tables.rows import frame_of
 from dpsweep.results.tracked.study import find_stored, is_stored
-from dpsweep.results.trial import TrialResult
+from dpsweep.results.trial import TrialResult, trial_number
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import StudySpent, TrialEnded, TrialJudged, TrialReported, event_of
@@ -110,8 +110,9 @@ class SweepResult:
         """Return one trial.
 
         Raises:
-            BadInputError: There is none of that number, or it is not released.
+            BadInputError: There is none of that number, or it is not released; or it is none.
         """
+        number = trial_number(number)
         if number not in self.view.trials:
             numbers = ", ".join(map(str, sorted(self.view.trials))) or "none"
             message = f"study {self.name!r} has no trial {number}"
@@ -123,8 +124,9 @@ class SweepResult:
 
         Raises:
             StudyError: It is not on record, or damaged.
+            BadInputError: ``number`` is none.
         """
-        return self._records.task(number)
+        return self._records.task(trial_number(number))
 
     def __repr__(self) -> str:
         claim = self.study_statement()

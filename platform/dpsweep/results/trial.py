@@ -7,9 +7,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from dpsweep.foundation.validate import integer
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.tables.html import heading, table
 from dpsweep.study.trial import TrialState
+
+
+def trial_number(number: object) -> int:
+    """Return the number of a trial, whatever type of whole number it came in.
+
+    Raises:
+        BadInputError: It is of another kind.
+    """
+    return integer(
+        "a trial is named by its number", number, "a whole number, as in result.trial(0)"
+    )
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from stored_studies import copy_studies
 
@@ -13,6 +14,7 @@ from dpsweep.cli.best_spec import spec_text
 from dpsweep.foundation.errors import BadInputError, StudyError
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
+from dpsweep.running.registering import chosen_trial
 
 
 def test_a_trial_is_three_lines_with_both_epsilons_and_their_terms(tmp_path: Path) -> None:
@@ -46,6 +48,28 @@ def test_a_trial_that_is_not_there_is_told_as_such(tmp_path: Path) -> None:
     assert str(refused.value.fix).startswith("trials: 0, ")
     with pytest.raises(BadInputError, match="a trial is named by its number, and this is a str"):
         spec_of_trial(result, "one")  # type: ignore[arg-type]
+
+
+def test_a_number_of_the_table_of_trials_names_a_trial(tmp_path: Path) -> None:
+    """Those of pandas are NumPy's."""
+    result = load_sweep("composed", root=copy_studies(tmp_path, ["composed"]))
+    first = result.trials()["trial"].iloc[0]
+    assert isinstance(first, np.integer)
+    assert result.trial(first) == result.trial(0)
+    assert result.task(first) == result.task(0)
+    assert spec_of_trial(result, first) == spec_of_trial(result, 0)
+    assert chosen_trial(result, first) == result.trial(0)
+
+
+@pytest.mark.parametrize("wrong", [True, "1", 1.0, [1], None])
+def test_what_is_no_number_of_a_trial_is_told_in_a_line(tmp_path: Path, wrong: Any) -> None:
+    result = load_sweep("composed", root=copy_studies(tmp_path, ["composed"]))
+    calls = [result.trial, result.task, lambda number: spec_of_trial(result, number)]
+    if wrong is not None:  # which is the best one there
+        calls.append(lambda number: chosen_trial(result, number))
+    for call in calls:
+        with pytest.raises(BadInputError, match="a trial is named by its number, and this is"):
+            call(wrong)
 
 
 def test_what_a_trial_that_was_stopped_will_score_is_no_curse(tmp_path: Path) -> None:
