@@ -158,14 +158,15 @@ def _repeat(search: dict[str, Any], spec: SweepSpec, task: TrialTask, runs: int)
     if spec.privacy.mode.is_public_search:
         raise BadInputError(
             f"a study of accounting public has one private run, and {runs} are asked for",
-            fix="leave --seeds out, or save --dry-run's spec and choose another accounting",
+            fix="leave runs (`--seeds`) out, and choose another accounting in the spec that comes "
+            "(`--dry-run` prints it)",
         )
     if spec.episodes is not None or all(
         knob.name != _REPEAT for knob in TRAINABLES[task.method].hyperparameters
     ):
         whose = "episodes" if spec.episodes is not None else f"method {task.method}"
         raise BadInputError(
-            f"{whose} has no {_REPEAT} to repeat a trial by", fix="leave --seeds out"
+            f"{whose} has no {_REPEAT} to repeat a trial by", fix="leave runs (`--seeds`) out"
         )
     search |= {"sampler": "grid", "num_trials": runs}
     search["space"] = {**search["space"], _REPEAT: {"choice": list(range(runs))}}

@@ -259,10 +259,10 @@ def nothing_within(
         )
     if unscored:
         because += f"; trained, but without a score to be ranked by: {unscored}"
-    fix = "raise --max-epsilon, or " if limits.max_epsilon is not None else ""
+    fix = "raise max_epsilon (`--max-epsilon`), or " if limits.max_epsilon is not None else ""
     if limits.max_delta is not None and limits.max_delta < delta:
         because = f"every epsilon of the study is at delta={shown_delta(delta)}; {because}"
-        fix = f"--max-delta {shown_delta(delta)} or more, or "
+        fix = f"allow max_delta (`--max-delta`) {shown_delta(delta)} or more, or "
     fix += (
         "`dpsweep logs` has the reasons; a new study may allow more trials or epsilon"
         if is_over

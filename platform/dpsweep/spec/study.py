@@ -13,6 +13,7 @@ from pydantic import Field, PrivateAttr, ValidationError
 
 from dpsweep.foundation.errors import Mistake, SpecError
 from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.validate import of_kind
 from dpsweep.privacy.terms import PrivacyTerms
 from dpsweep.spec.base import (
     AS_TEXT,
@@ -302,7 +303,12 @@ class SweepSpec(Part):
                 installed are no mistake in it.
         Raises:
             SpecError: With every mistake, in the order of the lines.
+            BadInputError: ``overrides`` is no list of texts.
         """
+        fix = 'overrides=["privacy.trial_epsilon=3"]'
+        of_kind("overrides are a list of KEY=VALUE", overrides, (list, tuple), fix)
+        for each in overrides:
+            of_kind("an override is a text KEY=VALUE", each, str, fix)
         document = override(read_document(source, text_name=text_name), overrides)
         spec, mistakes = None, list(document.mistakes)
         try:

@@ -110,7 +110,8 @@ class StudyFiles:
             raise StudyError(
                 f"{name!r} is no name of a study",
                 because="one has 1 to 64 of a-z 0-9 . _ -, first a letter or a digit",
-                fix="give the name alone, and --root DIR for the folder that its own folder is in",
+                fix="give the name alone, and root (`--root DIR`) for the folder that its own "
+                "folder is in",
             )
         # A sealed study has another name than its directory, and is nobody's to open.
         spec = root / name / SPEC_FILE
@@ -129,7 +130,8 @@ class StudyFiles:
             raise StudyError(
                 f"no study {name!r} in {root}/",
                 because=f"studies there: {_nearest(name, names) or 'none'}",
-                fix=(hint + " " if hint else "") + "run `dpsweep run SPEC`, or give --root DIR",
+                fix=(hint + " " if hint else "")
+                + "run `dpsweep run SPEC`, or give root (`--root DIR`)",
             )
         return cls.at(root.resolve() / name)
 

@@ -195,16 +195,16 @@ def _refuse_elsewhere(spec: SweepSpec) -> None:
         raise StudyError(
             f"{file} is the spec of study {spec.name!r}, whose folder is not named so: {folder}",
             because="a launch would begin another study, which spends its budget again",
-            fix=f"of a folder that was renamed, name it {spec.name} again and add --set "
-            f"{place}; a new study has another `name:`",
+            fix=f"of a folder that was renamed, name it {spec.name} again and set "
+            f"{place} (`--set`; overrides=[..] in Python); a new study has another `name:`",
         )
     if folder.name == spec.name:
         raise StudyError(
             f"{file} is the spec of the study in {folder}, and storage.path leads to {goal} from "
             "here",
             because="that would be another study, which spends its budget again",
-            fix=f"run it in the directory where it was launched, or add --set {place}; a new study "
-            "has another `name:`",
+            fix=f"run it in the directory where it was launched, or set {place} (`--set`; "
+            "overrides=[..] in Python); a new study has another `name:`",
         )
 
 

@@ -83,7 +83,7 @@ def open_client(uri: str) -> MlflowClient:
     if database is not None and not database.is_file():
         raise BadInputError(
             f"there is no tracking store at {shown}",
-            fix="give --tracking-uri, or set MLFLOW_TRACKING_URI",
+            fix="give tracking_uri (`--tracking-uri`), or set MLFLOW_TRACKING_URI",
         )
     quiet()
     from mlflow import MlflowClient

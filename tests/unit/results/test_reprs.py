@@ -11,7 +11,7 @@ from stored_studies import copy_studies
 
 from dpsweep import SweepSpec, register_model, spec_of_trial
 from dpsweep.cli.best_spec import spec_text
-from dpsweep.foundation.errors import BadInputError, StudyError
+from dpsweep.foundation.errors import BadInputError, StudyError, SweepError
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
 from dpsweep.running.registering import chosen_trial
@@ -99,6 +99,14 @@ def test_a_study_is_opened_by_its_name() -> None:
     [
         (lambda: load_sweep("a", root=3), "a path is a text or a pathlib.Path, and this is an int"),
         (lambda: load_sweep("mlflow:a/b", tracking_uri=3), "opened by its address, and this is an"),
+        (
+            lambda: SweepSpec.from_yaml("a: 1\nb: 2", overrides={"a": 3}),  # type: ignore[arg-type]
+            "overrides are a list of KEY=VALUE, and this is a dict",
+        ),
+        (
+            lambda: SweepSpec.from_yaml("a: 1\nb: 2", overrides=[3]),  # type: ignore[list-item]
+            "an override is a text KEY=VALUE, and this is an int",
+        ),
         (lambda: SweepSpec.from_yaml(None), "a path is a text or a pathlib.Path, and this is None"),
         (lambda: register_model({}), "a model is registered of a study, and this is a dict"),
         (lambda: spec_of_trial("name", 1), "a spec is made of a study, and this is a str"),
@@ -108,6 +116,33 @@ def test_the_wrong_kind_of_thing_is_told_in_a_line(call: Any, told_: str) -> Non
     with pytest.raises(BadInputError, match=told_) as refused:
         call()
     assert refused.value.fix
+
+
+@pytest.mark.parametrize(
+    ("call", "fix"),
+    [
+        (lambda result: result.best(max_epsilon=0.1), "raise max_epsilon (`--max-epsilon`), or"),
+        (
+            lambda result: result.best(max_delta=1e-9),
+            "allow max_delta (`--max-delta`) 1e-05 or more, or",
+        ),
+        (lambda result: load_sweep("nope", root="none"), "give root (`--root DIR`)"),
+        (lambda result: load_sweep("a/b", root="none"), "and root (`--root DIR`) for the folder"),
+        (
+            lambda result: load_sweep("mlflow:a/b", tracking_uri="sqlite:///none.db"),
+            "give tracking_uri (`--tracking-uri`), or",
+        ),
+        (lambda result: spec_of_trial(result, 0, runs=2), "leave runs (`--seeds`) out, and"),
+    ],
+)
+def test_a_fix_has_the_name_of_the_argument_and_of_the_option(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: Any, fix: str
+) -> None:
+    result = load_sweep("public", root=copy_studies(tmp_path, ["public"]))
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SweepError) as refused:
+        call(result)
+    assert fix in str(refused.value.fix)
 
 
 def test_the_log_has_the_last_report_of_each_trial(tmp_path: Path) -> None:

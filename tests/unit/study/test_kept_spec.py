@@ -84,11 +84,13 @@ def test_the_spec_of_a_study_elsewhere_does_not_begin_another(
     with pytest.raises(StudyError, match="spends its budget again") as refused:
         refuse_other_spec(read_spec(kept))
     assert str(refused.value.fix).startswith("run it in the directory where it was launched")
+    assert f"set storage.path={kept.parents[1]} (`--set`; overrides=[..]" in str(refused.value.fix)
     refuse_other_spec(read_spec(kept, overrides=[f"storage.path={kept.parents[1]}"]))
     refuse_other_spec(read_spec(kept, overrides=["name=another"]))
     renamed = kept.parent.rename(kept.parent.with_name("renamed")) / kept.name
     with pytest.raises(StudyError, match="whose folder is not named so") as refused:
         refuse_other_spec(read_spec(renamed, overrides=[f"storage.path={kept.parents[1]}"]))
+    assert f"set storage.path={kept.parents[1]} (`--set`; overrides=[..]" in str(refused.value.fix)
     refuse_other_spec(read_spec(renamed, overrides=["name=another"]))
     renamed.parent.rename(kept.parent)
     copy = tmp_path / "spec.yaml"  # in no study's folder

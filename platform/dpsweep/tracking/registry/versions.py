@@ -77,7 +77,7 @@ class ModelRegistry:
                 raise BadInputError(
                     f"the trial's run {run_id} is not in the tracking store {masked(uri)}",
                     fix="run the study's command again, which delivers what a store lacks, or name "
-                    "the store with --tracking-uri",
+                    "the store by tracking_uri (`--tracking-uri`)",
                 ) from error
         self._models = LoggedModels(self._client, uri, experiment)
 
