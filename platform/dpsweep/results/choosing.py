@@ -236,6 +236,7 @@ def nothing_within(
     noun: str,
     delta: float,
     unscored: str,
+    failure: str,
     is_over: bool,
 ) -> NothingWithinBudgetError:
     """Return the error of a choice that no trial is within the limits of.
@@ -247,6 +248,7 @@ def nothing_within(
         noun: Of such a trial.
         delta: Of all epsilons of the study.
         unscored: What else was trained, in words; or empty.
+        failure: Why a trial failed, in words, to be said where none has finished; or empty.
         is_over: Whether the study has finished.
     """
     of_method = [r for r in finished if limits.method in (None, r.config.get("method"))]
@@ -257,6 +259,8 @@ def nothing_within(
             f"; the cheapest is trial {cheapest.trial_id}: "
             f"epsilon={shown_epsilon(cheapest.epsilon)} ({cheapest.statement.line()})"
         )
+    elif failure:
+        because += f"; {failure}"
     if unscored:
         because += f"; trained, but without a score to be ranked by: {unscored}"
     fix = "raise max_epsilon (`--max-epsilon`), or " if limits.max_epsilon is not None else ""

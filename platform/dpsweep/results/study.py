@@ -281,6 +281,7 @@ class SweepResult:
             noun="final run" if has_final else "trial",
             delta=self.spec.privacy.delta,
             unscored=self._unscored(),
+            failure=self._failure(limits.method),
             is_over=self.state == "finished",
         )
 
@@ -291,6 +292,23 @@ class SweepResult:
                 f"study {self.name!r} has no method {method!r}",
                 fix=did_you_mean(method, names) or f"its methods: {', '.join(names)}",
             )
+
+    def _failure(self, method: str | None) -> str:
+        """Return why a trial failed, the final run or else the first one; empty of none.
+
+        Where trials are secret nothing is said of them.
+        """
+        if self.spec.privacy.mode.is_sealed:
+            return ""
+        failed = [
+            view
+            for view in self.view.trials.values()
+            if view.state is TrialState.FAILED and method in (None, view.hparams.get("method"))
+        ]
+        if not failed:
+            return ""
+        first = min(failed, key=lambda view: (not self.claims.is_final(view), view.trial))
+        return f"trial {first.trial} failed: {first.reason.partition(chr(10))[0]}"
 
     def _unscored(self) -> str:
         """Return which trials ended without a score, and where their models are; mostly empty."""

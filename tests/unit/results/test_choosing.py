@@ -265,6 +265,37 @@ def test_a_cap_on_delta_below_the_studys_leaves_nothing_and_says_why():
     assert caught.value.exit_code == 3
 
 
+def failed(number, reason, **changes):
+    return replace(
+        trial(number, 0.5, **changes), state=TrialState.FAILED, value=None, reason=reason
+    )
+
+
+def test_where_none_has_finished_the_first_failure_is_told():
+    trials = [failed(1, "diverged: at step 3\nand more"), failed(0, "no room", method="bitfit")]
+    result = SweepResult(MadeUpRecords(trials))
+    with pytest.raises(NothingWithinBudgetError) as caught:
+        result.best()
+    assert caught.value.because == "0 trials have finished; trial 0 failed: no room"
+    with pytest.raises(NothingWithinBudgetError) as caught:
+        result.best(method="dp_sgd")
+    assert caught.value.because == "0 trials have finished; trial 1 failed: diverged: at step 3"
+    result = SweepResult(MadeUpRecords([*trials, trial(2, 0.5)]))
+    with pytest.raises(NothingWithinBudgetError) as caught:
+        result.best(max_epsilon=0.1)
+    assert "failed" not in caught.value.because  # there is one, and it is too dear
+
+
+def test_of_secret_trials_no_failure_is_told(monkeypatch):
+    result = SweepResult(MadeUpRecords([failed(0, "diverged: at step 3")]))
+    privacy = result.spec.privacy.model_copy(update={"accounting": "select"})
+    monkeypatch.setattr(result, "spec", result.spec.model_copy(update={"privacy": privacy}))
+    assert result.spec.privacy.mode.is_sealed
+    with pytest.raises(NothingWithinBudgetError) as caught:
+        result.best()
+    assert caught.value.because == "0 trials have finished"
+
+
 def test_a_method_that_the_study_has_not_is_a_mistake_one_without_a_trial_is_none():
     result = SweepResult(MadeUpRecords([trial(0, 0.5)]))
     with pytest.raises(BadInputError, match="no method 'bitfitt'") as caught:
