@@ -80,6 +80,9 @@ def register_model(
     *,
     name: str | None = None,
     alias: str = CHAMPION,
+    max_epsilon: float | None = None,
+    max_delta: float | None = None,
+    method: str | None = None,
     limits: Limits | None = None,
     by: By = "trial",
     root: str | Path | None = None,
@@ -103,7 +106,11 @@ def register_model(
         trial: Number of a finished trial; None: the best one.
         name: Of the registered model; None: that of the study.
         alias: Given to the version, and taken from the one that has it.
-        limits: Which trials the best one is chosen from.
+        max_epsilon: Largest epsilon of a trial alone that the best one is chosen from, as
+            ``SweepResult.best`` takes it.
+        max_delta: Largest delta.
+        method: Training method.
+        limits: These three as one, in their place.
         by: How it is chosen (``SweepResult.best``).
         root: Where the study is, as ``load_sweep`` takes it.
         tracking_uri: Of the store; None: the study's.
@@ -115,7 +122,13 @@ def register_model(
     """
     result = load_sweep(study, root=root) if isinstance(study, str) else study
     of_kind("a model is registered of a study", result, SweepResult, "give its name")
-    chosen = chosen_trial(result, trial, limits, by)
+    own = Limits(max_epsilon, max_delta, method)
+    if limits is not None and own != Limits():
+        raise BadInputError(
+            "limits stand beside max_epsilon, max_delta or method, which they have in them",
+            fix="leave limits out",
+        )
+    chosen = chosen_trial(result, trial, own if limits is None else limits, by)
     model, uri = name or result.name, _store_of(result, tracking_uri)
     check_names(model, alias)
     if chosen.run_id is None:

@@ -364,6 +364,22 @@ def test_no_trial_within_the_limits_exits_as_best_does(result):
         register_model(result, limits=Limits(max_epsilon=0.1))
 
 
+@pytest.mark.parametrize("limit", [{"max_epsilon": 0.1}, {"max_delta": 1e-9}])
+def test_limits_are_arguments_as_those_of_best_are(result, limit, monkeypatch):
+    monkeypatch.setattr(registering, "_package", None)
+    with pytest.raises(NothingWithinBudgetError) as refused:
+        register_model(result, **limit)
+    with pytest.raises(NothingWithinBudgetError) as expected:
+        result.best(**limit)
+    assert str(refused.value) == str(expected.value)
+    with pytest.raises(BadInputError, match="limits stand beside"):
+        register_model(result, **limit, limits=Limits(max_epsilon=1.0))
+    with pytest.raises(BadInputError, match="has no method 'bitfitt'"):
+        register_model(result, method="bitfitt")
+    with pytest.raises(BadInputError, match="trial 0 is named"):
+        register_model(result, 0, **limit)
+
+
 def test_a_study_that_runs_or_tracks_nothing_is_refused(result, monkeypatch):
     again = load_sweep("composed", root=result.files.path.parent)
     tracking = again.spec.tracking.model_copy(update={"uri": None})
