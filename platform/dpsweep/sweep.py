@@ -59,7 +59,7 @@ from dpsweep.running.pretrain import pretrained_weights
 from dpsweep.running.termination import Termination
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import enforced_terms, refuse_launch
-from dpsweep.study.study import Observer, Study
+from dpsweep.study.study import Observer, Study, watching
 from dpsweep.study.trial import ALL_STARTED
 from dpsweep.tracking import open_spool, takes_graphs
 from dpsweep.trainables.data.loading import load_records
@@ -111,7 +111,7 @@ def run_checked(
         termination: Of a process that treats SIGTERM as Ctrl-C, which must then end in time.
         cluster: The launch's, begun, if it was begun before this module was loaded.
     """
-    observer = observer or Observer()
+    observer = watching(observer)
     cluster = cluster or LaunchCluster(checked)
     spec = checked.spec
     remove_left_behind(PATIENCE_S)

@@ -43,6 +43,7 @@ from dpsweep.privacy.selection.bounds import TrialBound
 from dpsweep.privacy.selection.number import Selection
 from dpsweep.privacy.selection.on_subset import SubsetBound
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW, SearchSpace
+from dpsweep.spec.base import check_made
 from dpsweep.spec.facts import terms
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import is_new
@@ -345,6 +346,7 @@ def valid(spec: SweepSpec) -> SweepSpec:
     """
     of_kind("a sweep is run from a SweepSpec", spec, SweepSpec, _FIX)
     try:
+        check_made(spec)
         tree = spec.to_dict()
     except Exception as error:  # whatever pydantic and our rules raise at values of other kinds
         fix = "SweepSpec(**{**spec.to_dict(), section: {..}})"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
 from pydantic import (
     BaseModel,
@@ -187,6 +188,23 @@ class Part(BaseModel):
                 for flaw in flaws
             ],
         )
+
+
+def check_made(part: BaseModel) -> None:
+    """Refuse a mapping in the place of a section: ``model_copy(update=..)`` makes none of it.
+
+    Raises:
+        TypeError: There is one.
+    """
+    for name, field in type(part).model_fields.items():
+        value, kind = getattr(part, name), field.annotation
+        kinds = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+        if isinstance(value, BaseModel):
+            check_made(value)
+        elif isinstance(value, Mapping) and any(
+            isinstance(each, type) and issubclass(each, BaseModel) for each in kinds
+        ):
+            raise TypeError(f"{name} is a mapping, and no section")
 
 
 def peek(raw: Any, *path: str, default: Any = None) -> Any:

@@ -23,6 +23,7 @@ from dataclasses import replace
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import StudyError
 from dpsweep.foundation.logs import lock, open_log
+from dpsweep.foundation.validate import of_kind
 from dpsweep.ledgers.study_state import read_study_state
 from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.spec.study import SweepSpec
@@ -48,6 +49,17 @@ class Observer:
 
     def on_view(self, view: StudyView) -> None:
         """The study has moved on."""
+
+
+def watching(observer: Observer | None) -> Observer:
+    """Return who watches a sweep: the one that is named, or one that says nothing.
+
+    Raises:
+        BadInputError: It is no ``Observer``; a class of them is none.
+    """
+    fix = "observer=Mine(), with class Mine(dpsweep.Observer)"
+    of_kind("a sweep is watched by an Observer", observer, (Observer, type(None)), fix)
+    return observer or Observer()
 
 
 _DAY_MS = 86_400_000

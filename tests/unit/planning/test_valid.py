@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from whole_studies import make_spec
 
-from dpsweep import SweepSpec, run_sweep
+from dpsweep import Observer, SweepSpec, run_sweep
 from dpsweep.foundation.errors import BadInputError
 
 
@@ -38,3 +38,26 @@ def test_what_no_spec_may_hold_runs_nothing(
     assert wanted in str(caught.value)
     assert not (tmp_path / "studies").exists()
     assert not (tmp_path / "evil").exists()
+
+
+@pytest.mark.filterwarnings("ignore")  # pydantic's, of what it writes out
+@pytest.mark.parametrize(
+    "changes",
+    [{"storage": {"path": "x"}}, {"tracking": {"uri": None}}, {"data": {"dataset": "digits"}}],
+)
+def test_a_mapping_is_no_section(tmp_path: Path, changes: dict[str, Any]) -> None:
+    raw = make_spec(tmp_path, "varied", tracking={"uri": None})
+    with pytest.raises(BadInputError, match="a kind that none has"):
+        run_sweep(SweepSpec(**raw).model_copy(update=changes))
+    spec = SweepSpec(**raw)
+    validation = spec.data.model_copy(update={"validation": {"visibility": "public"}})
+    with pytest.raises(BadInputError, match="a kind that none has"):
+        run_sweep(spec.model_copy(update={"data": validation}))
+
+
+@pytest.mark.parametrize("observer", [print, Observer, "me"])
+def test_who_watches_is_an_observer(tmp_path: Path, observer: Any) -> None:
+    spec = SweepSpec(**make_spec(tmp_path, "watched", tracking={"uri": None}))
+    with pytest.raises(BadInputError, match="a sweep is watched by an Observer, and this is a"):
+        run_sweep(spec, observer=observer)
+    assert not (tmp_path / "studies").exists()
