@@ -8,7 +8,7 @@ from typing import Any
 
 from dpsweep.cli.tables import wrapped
 from dpsweep.foundation.errors import BadInputError, StudyError
-from dpsweep.foundation.validate import of_kind
+from dpsweep.foundation.validate import of_kind, whole
 from dpsweep.planning.costs.composition import filter_of
 from dpsweep.planning.preflight import NUM_SAMPLED
 from dpsweep.privacy.accountants import epsilon_of
@@ -54,10 +54,11 @@ def spec_of_trial(
         suffix: What the name has more than the study's.
     Raises:
         BadInputError: It is no ``SweepResult``, or has no such trial; or its method, or the
-            accounting mode, has no repetitions.
+            accounting mode, has no repetitions, or ``runs`` is no whole number from 1.
     """
     of_kind("a spec is made of a study", result, SweepResult, "spec_of_trial(load_sweep(name), n)")
-    trial, spec = trial_number(trial), result.spec
+    trial, runs, spec = trial_number(trial), whole("runs", runs, low=1), result.spec
+    of_kind("the end of a name is a text", suffix, str, fix='suffix="-again"')
     try:
         task = result.task(trial)
     except StudyError:

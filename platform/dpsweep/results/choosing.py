@@ -13,7 +13,7 @@ from statistics import fmean
 from typing import Any, Literal, TypeVar, get_args
 
 from dpsweep.foundation.errors import NothingWithinBudgetError
-from dpsweep.foundation.validate import non_negative, one_of
+from dpsweep.foundation.validate import non_negative, of_kind, one_of
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
@@ -46,8 +46,10 @@ class Limits:
         """Refuse limits that are none.
 
         Raises:
-            BadInputError: One is no number, or negative.
+            BadInputError: One is no number, or negative; or the method is no text.
         """
+        says = "a method is named by a text"
+        of_kind(says, self.method, (str, type(None)), fix='method="dp_sgd"')
         for name, limit in (("max_epsilon", self.max_epsilon), ("max_delta", self.max_delta)):
             if limit is not None and limit != math.inf:
                 non_negative(name, limit)

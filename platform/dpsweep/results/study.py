@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.file_paths import FilePath, file_path
 from dpsweep.foundation.registry import did_you_mean
+from dpsweep.foundation.validate import of_kind
 from dpsweep.foundation.words import listed
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.results.choosing import By, Choice, Limits, choose, nothing_within, unbeaten
@@ -260,6 +261,8 @@ class SweepResult:
             NothingWithinBudgetError: There is none.
             BadInputError: The study has no such method; a limit is no number, ``by`` no such word.
         """
+        fix = "best and register_model take max_epsilon, max_delta and method themselves"
+        of_kind("a choice is within Limits", limits, (Limits, type(None)), fix)
         limits = limits or Limits()
         has_final = self.spec.has_final_run
         views = self.view.finished()

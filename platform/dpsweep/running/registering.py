@@ -129,8 +129,9 @@ def register_model(
             fix="leave limits out",
         )
     chosen = chosen_trial(result, trial, own if limits is None else limits, by)
-    model, uri = name or result.name, _store_of(result, tracking_uri)
+    model = result.name if name is None else name
     check_names(model, alias)
+    uri = _store_of(result, tracking_uri)
     if chosen.run_id is None:
         raise StudyError(
             f"trial {chosen.trial_id} of study {result.name!r} has no run in a tracking store",
@@ -229,7 +230,10 @@ def _store_of(result: SweepResult, tracking_uri: str | None) -> str:
 
     Raises:
         StudyError: It has none, or one of another kind.
+        BadInputError: ``tracking_uri`` is no text.
     """
+    fix = 'tracking_uri="sqlite:///mlflow.db", or the address of a server'
+    of_kind("a store is opened by its address", tracking_uri, (str, type(None)), fix)
     tracking = result.spec.tracking
     uri = tracking_uri or tracking.uri
     if uri is None or tracking.kind != "mlflow":

@@ -119,6 +119,32 @@ def test_the_wrong_kind_of_thing_is_told_in_a_line(call: Any, told_: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("call", "told_"),
+    [
+        (lambda r: r.best(method=3), "a method is named by a text, and this is an int"),
+        (lambda r: r.best(method=["dp_sgd"]), "a method is named by a text, and this is a list"),
+        (lambda r: r.choose(2.0), "a choice is within Limits, and this is a float"),
+        (lambda r: r.choose(0), "a choice is within Limits, and this is an int"),
+        (lambda r: chosen_trial(r, None, 2.0), "a choice is within Limits, and this is a float"),
+        (lambda r: register_model(r, name=3), "is named by a text, and this is an int"),
+        (lambda r: register_model(r, name=0), "is named by a text, and this is an int"),
+        (lambda r: register_model(r, alias=None), "an alias is a text, and this is None"),
+        (lambda r: register_model(r, tracking_uri=3), "by its address, and this is an int"),
+        (lambda r: spec_of_trial(r, 1, runs="2"), "runs must be a number, got '2'"),
+        (lambda r: spec_of_trial(r, 1, runs=2.5), "runs must be a whole number, got 2.5"),
+        (lambda r: spec_of_trial(r, 1, runs=0), "runs must be >= 1, got 0"),
+        (lambda r: spec_of_trial(r, 1, suffix=None), "the end of a name is a text, and this is No"),
+    ],
+)
+def test_an_argument_of_another_kind_is_told_in_a_line(
+    tmp_path: Path, call: Any, told_: str
+) -> None:
+    result = load_sweep("composed", root=copy_studies(tmp_path, ["composed"]))
+    with pytest.raises(BadInputError, match=told_):
+        call(result)
+
+
+@pytest.mark.parametrize(
     ("call", "fix"),
     [
         (lambda result: result.best(max_epsilon=0.1), "raise max_epsilon (`--max-epsilon`), or"),

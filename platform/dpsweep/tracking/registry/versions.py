@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.servers import cause_of
+from dpsweep.foundation.validate import of_kind
 from dpsweep.spec.tracking import masked
 from dpsweep.tracking.mlflow_models import DESCRIPTION, REGISTERED, LoggedModels, versions_of
 from dpsweep.tracking.mlflow_reader import open_client
@@ -42,6 +43,8 @@ def check_names(model: str, alias: str) -> None:
     Raises:
         BadInputError: See there.
     """
+    of_kind("a registered model is named by a text", model, str, fix='name="digits"')
+    of_kind("an alias is a text", alias, str, fix='alias="champion"')
     if not model.strip() or any(sign in model for sign in "/:@") or model != model.strip():
         raise BadInputError(
             f"{model!r} cannot be the name of a registered model",
