@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from numbers import Integral, Real
 from types import UnionType
 from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin
 
@@ -36,6 +38,37 @@ def seen(value: Any) -> str:
         f"{value:g}" if isinstance(value, float) and value == float(f"{value:g}") else repr(value)
     )
     return text if len(text) <= 60 else text[:57] + "..."
+
+
+#: Types of values as a spec file has them.
+_OF_FILES = (str, int, float, bool, type(None))
+
+
+def plain(value: Any) -> Any:
+    """Return a value as a spec file would have it, so that both make the same spec.
+
+    Numbers and arrays of NumPy (whatever has ``tolist``), ranges, fractions and paths become
+    numbers, lists and texts, within mappings and lists, too; all else is returned as it is.
+
+    >>> plain({"choice": range(3)})
+    {'choice': [0, 1, 2]}
+    """
+    if type(value) in _OF_FILES or isinstance(value, (bool, type)):
+        return value
+    if isinstance(value, Mapping):
+        changed = {key: plain(each) for key, each in value.items()}
+        return changed if any(changed[key] is not value[key] for key in value) else value
+    if type(value) in (list, tuple, range):
+        items = [plain(each) for each in value]
+        is_same = type(value) is not range and all(a is b for a, b in zip(items, value))
+        return value if is_same else items
+    if callable(getattr(value, "tolist", None)):
+        return value.tolist()
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    return os.fspath(value) if isinstance(value, os.PathLike) else value
 
 
 #: A number with a decimal comma.
@@ -162,7 +195,7 @@ class Part(BaseModel):
         if isinstance(data, cls):
             return handler(data)
         if isinstance(data, Mapping):
-            data = cls.complete(data)
+            data = cls.complete(plain(data))
         flaws: list[Mistake] = []
         part = None
         try:

@@ -90,6 +90,8 @@ SpaceCheck = Callable[[Sequence[Parameter]], Sequence[Mistake]]
 class SweepSpec(Part):
     """A whole study.
 
+    Numbers and arrays of NumPy, ranges and paths count as what a file would have in their place.
+
     >>> spec = SweepSpec(
     ...     name="digits-eps2",
     ...     data={"dataset": "digits", "validation": {"visibility": "public"}},

@@ -5,7 +5,9 @@ import json
 import pickle
 import re
 import string
+from fractions import Fraction
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from dpsweep.foundation.errors import SpecError
 from dpsweep.spec.cluster import ResourcesSpec
 from dpsweep.spec.file import apply_overrides
+from dpsweep.spec.storage import StorageSpec
 from dpsweep.spec.study import (
     DataSpec,
     PrivacySpec,
@@ -203,6 +206,48 @@ def test_a_nested_section_reports_with_its_full_path():
         "seed", "data.path", "data.num_records", "data.num_classes",
         "data.validation.fraction", "data.validation.visibility",
     }  # fmt: skip
+
+
+def test_values_of_numpy_and_paths_make_the_spec_that_plain_values_do(tmp_path):
+    plain = changed("search.num_trials", 2)
+    plain["seed"], plain["storage"] = 3, {"path": str(tmp_path), "features_gb": 0.5}
+    plain["search"]["space"] |= {
+        "optim.lr": {"choice": [0.125, 1.0, 8.0]},
+        "train.repeat": {"choice": [0, 1, 2]},
+        "train.max_steps": {"int": [10, 20], "num": 3},
+        "batch.expected": 256,
+        "clip.max_grad_norm": 0.5,
+    }
+    ours = copy.deepcopy(plain)
+    ours["seed"], ours["search"]["num_trials"] = np.int64(3), np.int32(2)
+    ours["privacy"]["trial_epsilon"] = np.float64(plain["privacy"]["trial_epsilon"])
+    ours["storage"] = {"path": tmp_path, "features_gb": Fraction(1, 2)}
+    ours["search"]["space"] |= {
+        "optim.lr": {"choice": np.logspace(-3, 3, 3, base=2)},
+        "train.repeat": {"choice": range(3)},
+        "train.max_steps": {"int": np.array([10, 20]), "num": np.int8(3)},
+        "batch.expected": np.uint16(256),
+        "clip.max_grad_norm": np.float32(0.5),
+    }
+    spec = SweepSpec(**ours)
+    assert spec == SweepSpec(**plain)
+    assert spec.to_yaml() == SweepSpec(**plain).to_yaml()
+    assert SweepSpec.from_yaml(spec.to_yaml()) == spec
+    assert StorageSpec(path=tmp_path).path == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (np.bool_(True), "must be a number, got true"),
+        (np.array([1, 2]), "must be a number, got [1, 2]"),
+        (np.float64("nan"), "must be a finite number, got nan"),
+    ],
+)
+def test_those_that_are_no_number_are_told_as_plain_ones_are(value, said):
+    with pytest.raises(SpecError) as error:
+        SweepSpec(**changed("privacy.trial_epsilon", value))
+    assert [mistake.what for mistake in error.value.mistakes] == [said]
 
 
 def test_it_is_frozen():
