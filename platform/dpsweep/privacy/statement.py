@@ -8,7 +8,7 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.privacy.terms import PrivacyTerms, shown_delta
+from dpsweep.privacy.terms import OF_ITS_PLAN, PrivacyTerms, shown_delta
 
 _SMALL, _TINY = Decimal("1e-3"), Decimal("1e-5")  # below: three digits; with an exponent
 _HUGE = Decimal("1e12")  # from here on too
@@ -68,9 +68,10 @@ class PrivacyStatement(PrivacyTerms):
     def one_line(self) -> str:
         """Return the statement as a sentence part; epsilon is rounded up in its last digit."""
         shown = shown_epsilon(self.epsilon)
+        how = self.sampling if self.sampling == OF_ITS_PLAN else f"{self.sampling} sampling"
         claim = " (no privacy guarantee)" if math.isinf(self.epsilon) else ""
         return (
             f"epsilon={shown}{claim} at delta={shown_delta(self.delta)} ({self.accountant}, "
-            f"{self.neighboring_relation}, {self.sampling} sampling, unit: {self.privacy_unit}, "
+            f"{self.neighboring_relation}, {how}, unit: {self.privacy_unit}, "
             f"accounting: {self.accounting}; released: {self.released})"
         )

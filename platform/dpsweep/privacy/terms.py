@@ -52,6 +52,15 @@ def shown_delta(delta: float, *, is_left: bool = False) -> str:
     return f"{float(exact.quantize(last, ROUND_FLOOR if is_left else ROUND_CEILING)):g}"
 
 
+def planned_sampling(sampling: str) -> str:
+    """Return the sampling beside an epsilon that is declared: of its plan, until a step is run.
+
+    >>> planned_sampling("none"), planned_sampling("poisson")
+    ('sampling of its plan', 'poisson')
+    """
+    return OF_ITS_PLAN if sampling == "none" else sampling
+
+
 @dataclass(frozen=True, kw_only=True)
 class PrivacyTerms:
     """All that must stand beside an epsilon, whoever shows it.
@@ -111,7 +120,8 @@ class PrivacyTerms:
         """Return the terms in a line, each that is not clear of itself with its name."""
         return (
             f"delta={shown_delta(self.delta)}, unit={self.privacy_unit}, "
-            f"{self.neighboring_relation}, sampling={self.sampling}, {self.accountant}, "
+            f"{self.neighboring_relation}, sampling={self.sampling.removeprefix('sampling ')}, "
+            f"{self.accountant}, "
             f"accounting={self.accounting}"
         )
 

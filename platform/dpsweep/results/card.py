@@ -108,11 +108,12 @@ def _epsilon(
     """
     terms = {**facts, **{key: value for key, value in statement.items() if value is not None}}
     neighbors, sampling = terms["neighboring_relation"], terms["sampling"]
+    how = SAMPLINGS.get(sampling, sampling.removeprefix("sampling "))
     return (
         f"epsilon {relation} {_up(value)} at delta = {shown_delta(terms['delta'])} "
         f"(unit: one {terms['privacy_unit']}; neighboring data sets: "
-        f"{_RELATIONS.get(neighbors, neighbors)}; batch sampling: "
-        f"{SAMPLINGS.get(sampling, sampling)}; accountant: {terms['accountant']}; "
+        f"{_RELATIONS.get(neighbors, neighbors)}; batch sampling: {how}; "
+        f"accountant: {terms['accountant']}; "
         f"accounting mode: {mode or '`' + facts['accounting'] + '`'})"
     )
 

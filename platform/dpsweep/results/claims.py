@@ -33,7 +33,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.events.plan import REST
 from dpsweep.privacy.modes import PUBLIC, UNACCOUNTED, Mode
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
-from dpsweep.privacy.terms import OF_ITS_PLAN, PrivacyTerms
+from dpsweep.privacy.terms import OF_ITS_PLAN, PrivacyTerms, planned_sampling
 from dpsweep.results.coverage import (
     CUT_SHORT,
     PUBLIC_MODEL,
@@ -253,7 +253,7 @@ class Claims:
             return self._statement(
                 composition.target_epsilon,
                 accountant=self._study_accountant,
-                sampling=self._spent.sampling,
+                sampling=planned_sampling(self._spent.sampling),
                 released=released_by_study(self.spec, mode),
             )
         if mode.is_sealed and self.account.selection_epsilon is not None:

@@ -51,6 +51,14 @@ def test_what_is_shown_is_never_below(epsilon: float) -> None:
         assert shown <= epsilon * 1.01
 
 
+def test_a_sampling_of_a_plan_is_said_once() -> None:
+    """A running selection's line said "sampling of its plan sampling"."""
+    statement = PrivacyStatement(**{**RIGHT, "sampling": "sampling of its plan"})
+    assert "add_or_remove_one, sampling of its plan, unit: example" in statement.one_line()
+    assert ", sampling=of its plan, rdp" in statement.line()
+    assert "add_or_remove_one, poisson sampling, unit" in PrivacyStatement(**RIGHT).one_line()
+
+
 def test_an_infinite_one_says_so() -> None:
     statement = PrivacyStatement(**{**RIGHT, "epsilon": math.inf})
     assert statement.to_json()["epsilon"] == "inf"

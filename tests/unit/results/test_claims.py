@@ -16,6 +16,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.results.coverage import CUT_SHORT, noise_of_scores
 from dpsweep.results.study import load_sweep
+from dpsweep.results.study_card import card
 from dpsweep.running import entries
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import TrialStarted
@@ -58,6 +59,20 @@ def test_the_claim_of_a_composed_study_is_its_filters(tmp_path):
     files = launched(tmp_path, "composed")
     result = load_sweep("claimed", root=files.path.parent)
     assert result.study_statement().epsilon == 4.2
+
+
+def test_before_the_first_charge_the_sampling_is_that_of_its_plan(tmp_path):
+    """It was none, and "none sampling", beside the study's whole epsilon."""
+    result = load_sweep("claimed", root=launched(tmp_path, "composed").path.parent)
+    claim = result.study_statement()
+    assert claim.sampling == "sampling of its plan"
+    assert f"{claim.neighboring_relation}, sampling of its plan, unit: example" in claim.one_line()
+    assert "sampling=of its plan, " in claim.line()
+    assert "sampling sampling" not in repr(result)
+    assert "none sampling" not in repr(result)
+    for text in (result.claims.caption(), result.claims.brief()):
+        assert "of its plan" in text
+    assert "batch sampling: of its plan; accountant" in card(result)
 
 
 @pytest.mark.parametrize("terms", [True, False])

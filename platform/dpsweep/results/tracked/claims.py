@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from dpsweep.ledgers.study_state import StudyState, account_of
 from dpsweep.privacy.statement import PrivacyStatement
+from dpsweep.privacy.terms import planned_sampling
 from dpsweep.results.claims import Claims
 from dpsweep.results.coverage import released_by_study
 from dpsweep.spec.study import SweepSpec
@@ -78,7 +79,7 @@ class TaggedClaims(Claims):
             if math.isinf(epsilon):
                 return None
             winner = next((view.sampling for view in self.view.trials.values()), "none")
-            sampling = winner if mode.is_sealed else self.sampling
+            sampling = planned_sampling(winner if mode.is_sealed else self.sampling)
             released = released_by_study(self.spec, mode)
             return self._statement(
                 epsilon, sampling=sampling, released=released, accountant=self._study_accountant
