@@ -115,6 +115,19 @@ class LocalRecords:
         return read_log(self.files.journal)
 
 
+def looked_at(records: Records, view: StudyView | None = None) -> tuple[StudyView, bool]:
+    """Return how a study stands, and whether a process runs it, both of one moment.
+
+    Args:
+        records: Of the study.
+        view: Its journal's, where that is in hand.
+    """
+    first = view or records.view()
+    if first.state != "running" or records.is_running():
+        return first, True
+    return view or records.view(), False  # it may have ended between the two looks
+
+
 def shown_hyperparameters(task: TrialTask) -> dict[str, Any]:
     """Return the hyperparameters of a trial, as journal and results show them.
 

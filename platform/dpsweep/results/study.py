@@ -15,7 +15,7 @@ from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.results.choosing import By, Choice, Limits, choose, nothing_within, unbeaten
 from dpsweep.results.claims import Claims
 from dpsweep.results.progress import status_line
-from dpsweep.results.records import LocalRecords, Records
+from dpsweep.results.records import LocalRecords, Records, looked_at
 from dpsweep.results.tables.notebook import html_of_study
 from dpsweep.results.tables.rows import frame_of
 from dpsweep.results.tracked.study import find_stored, is_stored
@@ -64,7 +64,7 @@ class SweepResult:
         )
         self.name = self._records.name
         self.spec = spec or self._records.spec()
-        self.view: StudyView = view or self._records.view()
+        self.view, self._is_run = looked_at(self._records, view)
         self.claims: Claims = self._records.claims(self.spec, self.view)
         self._run_ids = self._records.run_ids()
 
@@ -87,9 +87,10 @@ class SweepResult:
     def state(self) -> str:
         """``running``, ``finished``, ``interrupted`` or ``failed``; a killed run is interrupted.
 
+        It is how the study stood when it was opened, as everything here.
         A tracking store does not know of a run that was killed: there it is ``running``.
         """
-        if self.view.state == "running" and not self._records.is_running():
+        if self.view.state == "running" and not self._is_run:
             return "interrupted"
         return self.view.state
 

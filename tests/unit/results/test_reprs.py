@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 from stored_studies import copy_studies
+from whole_studies import make_spec
 
 from dpsweep import SweepSpec, register_model, spec_of_trial
 from dpsweep.cli.best_spec import spec_text
 from dpsweep.foundation.errors import BadInputError, StudyError, SweepError
 from dpsweep.planning.preflight import preflight
+from dpsweep.results.records import LocalRecords
 from dpsweep.results.study import load_sweep
+from dpsweep.running import entries
 from dpsweep.running.registering import chosen_trial
+from dpsweep.study.study import Study
 
 
 def test_a_trial_is_three_lines_with_both_epsilons_and_their_terms(tmp_path: Path) -> None:
@@ -39,6 +43,35 @@ def test_a_study_is_a_line_with_its_claim(tmp_path: Path) -> None:
     assert repr(result) == f"<{result.status_line()}; {claim.one_line()}>"
     unclaimed = load_sweep("unaccounted", root=copy_studies(tmp_path, ["unaccounted"]))
     assert repr(unclaimed) == f"<{unclaimed.status_line()}>"
+
+
+def test_a_study_that_ran_when_it_was_read_is_running_there_for_good(tmp_path: Path) -> None:
+    """It was interrupted once it had finished: the view was old, and the lock of today."""
+    study = Study(SweepSpec(**make_spec(tmp_path, "lives", tracking={"uri": None})))
+    study.write(entries.study_started(study))
+    result = load_sweep("lives", root=tmp_path / "studies")
+    assert result.state == "running"
+    study.write(entries.study_ended(study, "finished", ""))
+    study.close()
+    assert result.state == "running"
+    assert repr(result).startswith("<study 'lives': running;")
+    assert load_sweep("lives", root=tmp_path / "studies").state == "finished"
+
+
+def test_a_study_that_ends_while_it_is_read_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = Study(SweepSpec(**make_spec(tmp_path, "ends", tracking={"uri": None})))
+    study.write(entries.study_started(study))
+
+    def end(records: LocalRecords) -> bool:
+        monkeypatch.undo()
+        study.write(entries.study_ended(study, "finished", ""))
+        study.close()
+        return False
+
+    monkeypatch.setattr(LocalRecords, "is_running", end)
+    assert load_sweep("ends", root=tmp_path / "studies").state == "finished"
 
 
 def test_a_trial_that_is_not_there_is_told_as_such(tmp_path: Path) -> None:
