@@ -6,6 +6,7 @@ here takes one file's word against another's; what does not agree was lost, and 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -20,6 +21,7 @@ from dpsweep.ledgers.trial import (
     trial_file,
     trials_on_disk,
 )
+from dpsweep.privacy.statement import shown_epsilon
 
 #: By how much an account of old charges may differ from the one that was written with them.
 COST_TOLERANCE = 1e-6
@@ -73,6 +75,30 @@ def _cheaper(path: LogPath, holds: str, then: str) -> LedgerError:
         f"{path} holds {holds}, and {STUDY_FILE} settled the trial with {then}",
         because="the file was deleted, truncated or replaced by an older one",
         fix=_RESTORE,
+    )
+
+
+def check_reported(
+    directory: LogPath, trial: int, epsilon: float, *, reported: float | None
+) -> None:
+    """Refuse a trial whose ledger shows less than its reports did: it never goes down.
+
+    Args:
+        directory: Of the ledgers.
+        trial: Its number.
+        epsilon: By its ledger.
+        reported: By its last report; None: infinite.
+    Raises:
+        LedgerError: It shows less.
+    """
+    stood = math.inf if reported is None else reported
+    if epsilon >= stood * (1 - COST_TOLERANCE):
+        return
+    raise LedgerError(
+        f"{trial_file(directory, trial)} shows epsilon={shown_epsilon(epsilon)}, and the trial has "
+        f"reported {shown_epsilon(stood)}",
+        because="one of ledger and journal was edited, or replaced by another study's",
+        fix="restore it; without it nothing true can be said of this trial's epsilon",
     )
 
 

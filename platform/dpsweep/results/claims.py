@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection
 from functools import cached_property, reduce
 from typing import Any
@@ -10,9 +9,9 @@ from typing import Any
 from dpsweep.foundation.errors import LedgerError, StudyError
 from dpsweep.foundation.logs import is_locked
 from dpsweep.ledgers.history import (
-    COST_TOLERANCE,
     check_begun,
     check_journal,
+    check_reported,
     check_strays,
     check_terms,
     check_trials,
@@ -329,21 +328,9 @@ class Claims:
                 inherited = inherited_events(read_records(trial_file(ledger, number)))
             spent = trial_covered(ledger, number, inherited, at_least=view.charged)
         epsilon = epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant)
-        self._check_reported(view, epsilon)
+        if not self.spec.privacy.mode.is_sealed:
+            check_reported(ledger, number, epsilon, reported=view.epsilon)
         return self._statement(epsilon, sampling=spent.sampling, released=self._released_by(view))
-
-    def _check_reported(self, view: TrialView, epsilon: float) -> None:
-        """Refuse a trial whose ledger shows less than its reports did: it never goes down."""
-        reported = math.inf if view.epsilon is None else view.epsilon
-        if self.spec.privacy.mode.is_sealed or epsilon >= reported * (1 - COST_TOLERANCE):
-            return
-        path = trial_file(self.files.ledger, view.trial)
-        raise LedgerError(
-            f"{path} shows epsilon={shown_epsilon(epsilon)}, and the trial has reported "
-            f"{shown_epsilon(reported)}",
-            because="one of ledger and journal was edited, or replaced by another study's",
-            fix="restore it; without it nothing true can be said of this trial's epsilon",
-        )
 
     @property
     def _study_accountant(self) -> str:
