@@ -89,11 +89,13 @@ def run_sweep(spec: SweepSpec, *, observer: Observer | None = None) -> SweepResu
             ``ResourceError``, ``StudyError``, ``ModelError``, ``InfeasibleBudgetError``,
             ``DatasetBudgetError``); nothing was started, unless pre-training or features had begun.
         SweepError: Otherwise, the study had to stop; running it again continues it.
-        KeyboardInterrupt: Before trials ran; while they run, Ctrl-C ends the study as interrupted.
-            ``dpsweep run`` treats SIGTERM alike; this function installs no handler for it (a
-            program of its own may do ``signal.raise_signal(SIGINT)`` in one).
+        KeyboardInterrupt: Ctrl-C has come, and the study has ended in order, as interrupted. For
+            SIGTERM, ``dpsweep run`` has a handler; your own may ``signal.raise_signal(SIGINT)``.
     """
-    return run_checked(preflight(valid(spec)), observer=observer)
+    result = run_checked(preflight(valid(spec)), observer=observer)
+    if result.state == "interrupted":  # or a loop would go on, and spend
+        raise KeyboardInterrupt(f"study {spec.name!r} is interrupted; run_sweep continues it")
+    return result
 
 
 def run_checked(

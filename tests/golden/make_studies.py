@@ -142,7 +142,10 @@ def make(name, raw):
                 signal.raise_signal(signal.SIGINT)
 
     observer = Interrupter() if name == "interrupted" else Observer()
-    return run_sweep(SweepSpec(**raw), observer=observer).state
+    try:
+        return run_sweep(SweepSpec(**raw), observer=observer).state
+    except KeyboardInterrupt:
+        return "interrupted"
 
 
 def build():

@@ -7,11 +7,13 @@ import signal
 import sqlite3
 from pathlib import Path
 
+import pytest
 import yaml
 from whole_studies import DELTA, make_spec
 
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.study import Observer
@@ -77,8 +79,9 @@ def build(root: Path) -> None:
 
     older = root.parent / f"{root.name}-older"
     root.mkdir(parents=True)
-    result = run_sweep(SweepSpec(**raw_spec(root)), observer=_Interrupter(root, older))
-    assert result.state == "interrupted"
+    with pytest.raises(KeyboardInterrupt, match="'hurt' is interrupted; run_sweep continues it"):
+        run_sweep(SweepSpec(**raw_spec(root)), observer=_Interrupter(root, older))
+    assert load_sweep(NAME, root=root / "studies").state == "interrupted"
 
 
 def copy_study(root: Path, target: Path, *, was: Path | None = None) -> Path:

@@ -16,6 +16,7 @@ from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.choosing import By, Limits
 from dpsweep.results.origins import reading_data, supplies_of
 from dpsweep.results.study import SweepResult, load_sweep
+from dpsweep.results.tracked.study import is_stored
 from dpsweep.results.trial import TrialResult
 from dpsweep.running.entries import label_of
 from dpsweep.study.study import is_data_of
@@ -120,7 +121,10 @@ def register_model(
         NothingWithinBudgetError: No trial has finished within the limits.
         CheckpointError: The trial's best checkpoint is damaged.
     """
-    result = load_sweep(study, root=root) if isinstance(study, str) else study
+    result = study
+    if isinstance(study, str):
+        store = tracking_uri if is_stored(study) else None
+        result = load_sweep(study, root=root, tracking_uri=store)
     of_kind("a model is registered of a study", result, SweepResult, "give its name")
     own = Limits(max_epsilon, max_delta, method)
     if limits is not None and own != Limits():

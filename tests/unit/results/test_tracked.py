@@ -9,7 +9,7 @@ import pytest
 from stored_studies import NAMES, copy_studies, track
 from whole_studies import cli_here, make_spec
 
-from dpsweep import load_sweep
+from dpsweep import load_sweep, register_model
 from dpsweep.cli.best_spec import spec_text
 from dpsweep.foundation.errors import BadInputError, StudyError
 from dpsweep.results.tables.rows import trial_rows
@@ -132,6 +132,14 @@ def test_the_command_line_reads_it_and_says_who_is_the_authority(home, away):
     assert "the authority is the study's ledger" in done.stderr
     assert not (away / "studies").exists()
     assert not list(away.iterdir())
+
+
+def test_it_is_not_registered_from_there_whichever_store_is_named(home, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    store = f"sqlite:///{home}/mlflow.db"
+    with pytest.raises(StudyError, match="'composed' was read from a tracking store"):
+        register_model("mlflow:composed/composed", tracking_uri=store)
 
 
 def test_its_files_are_not_here_and_it_says_so(away):
