@@ -131,19 +131,10 @@ def encoded_files(paths: Sequence[Path]) -> Encoded:
 
 
 def _folders_of_parts(root: Path) -> dict[str, Path]:
-    """Return the folder of each part that is there.
-
-    Raises:
-        DataError: The validation part has two.
-    """
+    """Return the folder of each part that is there; of two names of one, the first."""
     folders = {"train": root / "train"}
     for part, names in (("validation", ("val", "validation")), ("test", ("test",))):
         there = [root / name for name in names if (root / name).is_dir()]
-        if len(there) > 1:
-            raise DataError(
-                f"{root} has the folders {' and '.join(names)}, which are one part",
-                fix="keep one of them",
-            )
         if there:
             folders[part] = there[0]
     return folders

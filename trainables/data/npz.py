@@ -186,18 +186,15 @@ def open_npz(spec: DataSpec, *, has_labels: bool = True) -> Source:
 def _keys_of_parts(path: Path, headers: Collection[str]) -> dict[str, str]:
     """Return the parts that a file has, each with what follows ``x_`` and ``y_`` in its arrays.
 
+    Of two names of one part the first counts.
+
     Raises:
-        DataError: A part has two names, or lacks its records or its labels.
+        DataError: A part lacks its records or its labels.
     """
     keys = {"train": "train"}
     for part, names in (("validation", ("val", "validation")), ("test", ("test",))):
         stored = [key for key in names if {f"x_{key}", f"y_{key}"} & {*headers}]
-        if len(stored) > 1:
-            raise DataError(
-                f"{path.name} has arrays of {' and of '.join(stored)}, which is one part",
-                fix="save the file with one of them",
-            )
-        for key in stored:
+        for key in stored[:1]:
             lacking = [name for name in (f"x_{key}", f"y_{key}") if name not in headers]
             if lacking:
                 raise DataError(
