@@ -67,7 +67,7 @@ class Claims:
     """
 
     def __init__(self, files: StudyFiles, spec: SweepSpec, view: StudyView) -> None:
-        self.files, self.spec, self.view = files, spec, view
+        self._files, self.spec, self.view = files, spec, view
         state = read_study_state(files.ledger)
         check_terms(files.ledger, state, enforced_terms(spec))
         # What a running launch writes is read piece by piece; it has checked what was there before.
@@ -78,6 +78,11 @@ class Claims:
             check_begun(files.ledger, state, is_new=view.state == "new")
         check_trials(files.ledger, state)
         self.account = account_of(state)
+
+    @property
+    def files(self) -> StudyFiles:
+        """The study's files; StudyError once their folder has gone."""
+        return self._files.there()
 
     @property
     def mode(self) -> Mode:

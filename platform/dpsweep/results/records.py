@@ -71,7 +71,12 @@ class LocalRecords:
     source = ""
 
     def __init__(self, files: StudyFiles) -> None:
-        self.files, self.name = files, files.name
+        self._files, self.name = files, files.name
+
+    @property
+    def files(self) -> StudyFiles:
+        """The study's files; StudyError once their folder has gone."""
+        return self._files.there()
 
     def spec(self) -> SweepSpec:
         """Return the frozen spec."""

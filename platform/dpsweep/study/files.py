@@ -49,6 +49,19 @@ class StudyFiles:
         self.page = self.path / "report.html"
         self.confusion = self.path / "confusion.json"
 
+    def there(self) -> StudyFiles:
+        """Return itself, while the study's folder is there; in a bucket nobody is asked.
+
+        Raises:
+            StudyError: It was moved or removed since it was opened.
+        """
+        if isinstance(self.path, Path) and not self.path.is_dir():
+            raise StudyError(
+                f"the folder of study {self.name!r} is no longer there: {self.path}",
+                fix="load_sweep it where it lies now",
+            )
+        return self
+
     def trial(self, trial: int) -> FilePath:
         """Return the directory of one trial."""
         return self.path / "trials" / f"{trial:04d}"

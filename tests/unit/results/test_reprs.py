@@ -74,6 +74,28 @@ def test_a_study_that_ends_while_it_is_read_has_ended(
     assert load_sweep("ends", root=tmp_path / "studies").state == "finished"
 
 
+@pytest.mark.parametrize("mode", ["composed", "public", "unaccounted"])
+def test_a_study_whose_folder_has_moved_is_told_as_such(tmp_path: Path, mode: str) -> None:
+    """Its ledger was called tampered with, and nothing had ever happened in it."""
+    root = copy_studies(tmp_path, [mode])
+    result = load_sweep(mode, root=root)
+    root.rename(tmp_path / "moved")
+    for call in (
+        result.best,
+        result.trials,
+        result.history,
+        result.decisions,
+        result.claims.composed,
+        lambda: result.trial(0),
+        lambda: result.task(0),
+        lambda: result.files,
+    ):
+        with pytest.raises(StudyError, match=f"the folder of study '{mode}' is no longer") as gone:
+            call()
+        assert gone.value.fix == "load_sweep it where it lies now"
+    assert load_sweep(mode, root=tmp_path / "moved").history()
+
+
 def test_a_trial_that_is_not_there_is_told_as_such(tmp_path: Path) -> None:
     result = load_sweep("composed", root=copy_studies(tmp_path, ["composed"]))
     with pytest.raises(BadInputError, match="study 'composed' has no trial 99") as refused:
