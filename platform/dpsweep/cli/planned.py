@@ -16,6 +16,7 @@ from dpsweep.planning.pretrain import plan_pretraining
 from dpsweep.planning.sample import Sample, draw_sample
 from dpsweep.planning.summary import PlanSummary, expected_trials, summarize_plan
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.launched import launch_note
 
 _COLUMNS = 100
 
@@ -60,6 +61,7 @@ def planned(checked: Preflight, on_stage: Callable[[str], None] = lambda _: None
         estimate=estimate(checked, sample.tasks, num_trials=expected_trials(checked)),
         pretrain=plan_pretraining(checked.spec),
         dataset=dataset_left(checked, summary.study_epsilon),
+        refused=launch_note(checked.spec),
     )
 
 
@@ -74,6 +76,7 @@ class SweepPlan:
         estimate: Rough time, disk and memory.
         pretrain: A sentence on weights that are trained on public records first, or empty.
         dataset: What the dataset's budget has left; None where the spec names no ledger of it.
+        refused: Why a run is refused for the study that is there already, or empty.
     """
 
     checked: Preflight
@@ -82,11 +85,13 @@ class SweepPlan:
     estimate: Estimate
     pretrain: str
     dataset: DatasetLeft | None
+    refused: str = ""
 
     @property
     def notes(self) -> list[str]:
-        """What is valid, but hardly meant so."""
-        return [*self.checked.notes, *self.summary.notes]
+        """What is valid, but hardly meant so, or not to be run where a study is already."""
+        refused = [self.refused] if self.refused else []
+        return [*self.checked.notes, *refused, *self.summary.notes]
 
     @property
     def sentences(self) -> list[str]:
@@ -105,6 +110,7 @@ class SweepPlan:
             "estimate": self.estimate.to_dict(),
             "methods": [method_row(self.sample, name) for name in sorted(self.checked.methods)],
             "dataset_ledger": self.dataset.to_dict() if self.dataset else None,
+            "refused": self.refused or None,
         }
 
     def __repr__(self) -> str:

@@ -262,3 +262,16 @@ def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
             fix="give the new study another `name:`, or undo the change to continue this one "
             "(num_trials, max_concurrent, max_time, resources, tracking, cluster may change)",
         )
+
+
+def launch_note(spec: SweepSpec) -> str:
+    """Say why a launch would be refused for the study that is there already; empty if none is.
+
+    For whoever only plans: another spec than the launched one may be planned, and not run.
+    """
+    try:
+        refuse_other_spec(spec)
+    except SweepError as error:
+        because = f"; {error.because}" if error.because else ""
+        return f"a run of this spec is refused: {error.message}{because}"
+    return ""

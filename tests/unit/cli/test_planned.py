@@ -3,12 +3,14 @@
 import json
 
 import pytest
+from whole_studies import cli_here
 
 import dpsweep
 from dpsweep import SweepSpec, plan_sweep
 from dpsweep.cli.app import app
 from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
-from dpsweep.study.study import Observer
+from dpsweep.ledgers.study import StudyLedger
+from dpsweep.study.study import Observer, Study
 from dpsweep.trainables.data.loading import load_records
 from dpsweep.trainables.data.source import Source
 
@@ -81,6 +83,30 @@ def test_what_has_no_plan_is_refused_as_a_run_is():
     unchecked = spec().model_copy(update={"name": "../elsewhere"})
     with pytest.raises(BadInputError, match="name"):
         plan_sweep(unchecked)
+
+
+def test_a_plan_of_another_spec_than_the_launched_one_says_that_it_is_not_run(tmp_path):
+    """It showed the claim of the new one, which a run refuses."""
+    raw = spec().to_dict() | {"storage": {"path": str(tmp_path)}}
+    launched = SweepSpec(**raw)
+    study = Study(launched)
+    StudyLedger(study.files.ledger, terms={}, in_journal={}).close()
+    study.close()
+    again = plan_sweep(launched)
+    assert again.refused == ""
+    assert again.to_dict()["refused"] is None
+    raw["privacy"]["study_epsilon"] = 7.5
+    other = plan_sweep(SweepSpec(**raw))
+    said = "a run of this spec is refused: study 'planned' was launched from another spec; "
+    assert other.refused.startswith(said)
+    assert "privacy.study_epsilon (6 -> 7.5)" in other.refused
+    assert other.notes[len(other.checked.notes)] == other.to_dict()["refused"] == other.refused
+    assert f"note: {said}" in " ".join(str(other).split()) + " "
+    (tmp_path / "other.yaml").write_text(SweepSpec(**raw).to_yaml())
+    for words in ((), ("--json",)):
+        done = cli_here("plan", tmp_path / "other.yaml", *words)
+        assert done.returncode == 0
+        assert said in " ".join(done.stderr.split()) + " "
 
 
 def test_whoever_watches_a_run_finds_its_base_class():

@@ -45,6 +45,8 @@ def plan(
     checked = load_checked(spec, sets)
     plans = planned(checked, lambda text: say(stage(text)))
     summary, sample = plans.summary, plans.sample
+    if plans.refused:
+        say(f"note: {plans.refused}")
     output = Format.JSON if as_json else output
     if output is not Format.TABLE:
         print_records(plans.to_dict(), output)
