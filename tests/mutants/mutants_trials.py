@@ -48,8 +48,8 @@ TRIALS = (
     Mutant(
         "scores that are not charged",
         "trainables/execution/scores.py",
-        ("        self._ledger.release(self.release())\n        num_records"),
-        "        num_records",
+        "        self._ledger.release(self.release())\n        score",
+        "        score",
         (
             "tests/unit/trainables/execution/test_scores.py::test_each_score_is_charged_to_the_validation_records",
         ),
@@ -173,13 +173,35 @@ TRIALS = (
     Mutant(
         "a noisy score of no number of records",
         "trainables/execution/scores.py",
-        "if abs(correct - round(correct)) > min(1e-6 * num_records + 1e-9, 0.1):",
-        "if False:",
+        "return round(correct) if is_whole else 0",
+        "return round(correct)",
         (
             "tests/unit/trainables/execution/test_scores.py"
-            "::test_what_is_no_share_of_records_is_not_released",
+            "::test_what_is_no_share_of_records_is_released_as_none_right",
         ),
         "the noise is for one record more or less",
+    ),
+    Mutant(
+        "a noisy score that says it cannot be computed",
+        "trainables/execution/scores.py",
+        "        except Exception:\n            return 0",
+        '        except Exception:\n            self.missing["validation"] = "failed"\n            return 0',
+        (
+            "tests/unit/trainables/execution/test_scores.py"
+            "::test_whether_a_noisy_score_can_be_computed_is_not_told",
+        ),
+        "it depends on the records",
+    ),
+    Mutant(
+        "another network's weights",
+        "trainables/networks/own_models.py",
+        "if code and fingerprint(name) != code:",
+        "if False:",
+        (
+            "tests/unit/trainables/networks/test_own_models.py"
+            "::test_a_trial_is_of_the_code_that_it_was_admitted_with",
+        ),
+        "scores and charges are of the code of before",
     ),
     Mutant(
         "a damaged checkpoint",

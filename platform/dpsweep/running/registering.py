@@ -121,10 +121,10 @@ def register_model(
         NothingWithinBudgetError: No trial has finished within the limits.
         CheckpointError: The trial's best checkpoint is damaged.
     """
-    result = study
     if isinstance(study, str):
         store = tracking_uri if is_stored(study) else None
-        result = load_sweep(study, root=root, tracking_uri=store)
+        study = load_sweep(study, root=root, tracking_uri=store)
+    result = study
     of_kind("a model is registered of a study", result, SweepResult, "give its name")
     own = Limits(max_epsilon, max_delta, method)
     if limits is not None and own != Limits():
