@@ -48,8 +48,8 @@ TRIALS = (
     Mutant(
         "scores that are not charged",
         "trainables/execution/scores.py",
-        "        self._ledger.release(self.release())\n        score",
-        "        score",
+        "        self._ledger.release(self.release())\n        self.missing",
+        "        self.missing",
         (
             "tests/unit/trainables/execution/test_scores.py::test_each_score_is_charged_to_the_validation_records",
         ),
@@ -184,13 +184,24 @@ TRIALS = (
     Mutant(
         "a noisy score that says it cannot be computed",
         "trainables/execution/scores.py",
-        "        except Exception:\n            return 0",
-        '        except Exception:\n            self.missing["validation"] = "failed"\n            return 0',
+        "                raise\n            return 0",
+        '                raise\n            self.missing["validation"] = "failed"\n            return 0',
         (
             "tests/unit/trainables/execution/test_scores.py"
-            "::test_whether_a_noisy_score_can_be_computed_is_not_told",
+            "::test_whether_a_noisy_score_can_be_computed_is_not_said",
         ),
         "it depends on the records",
+    ),
+    Mutant(
+        "a record that fails and takes the other answers with it",
+        "trainables/data/tasks.py",
+        "if not _FAILS_ALONE.get() or is_out_of_memory(error):",
+        "if True:",
+        (
+            "tests/unit/trainables/execution/test_scores.py"
+            "::test_a_record_that_a_network_fails_on_changes_a_noisy_score_by_one_answer",
+        ),
+        "the noise is for one answer more or less",
     ),
     Mutant(
         "another network's weights",
@@ -226,8 +237,8 @@ TRIALS = (
     Mutant(
         "scores of a few records in a block of their own",
         "trainables/data/tasks.py",
-        "outputs = model(filled(x, size))[: len(x)]",
-        "outputs = model(x)",
+        "outputs: torch.Tensor = model(filled(x, size))",
+        "outputs: torch.Tensor = model(x)",
         (
             f"{_OUTPUTS}::test_no_output_moves_by_a_bit_with_how_many_records_there_are[linear of 100]",
         ),

@@ -6,11 +6,14 @@ one of them is computed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from dpsweep.foundation.errors import BadInputError, DataError
 from dpsweep.trainables.data.dataset import part_tensors
+from dpsweep.trainables.devices.failures import is_out_of_memory
 
 if TYPE_CHECKING:
     import torch
@@ -155,6 +158,24 @@ class CausalLM(Task):
 TASKS = {task.name: task for task in (Task(), MultiLabel(), CausalLM())}
 
 
+#: Whether a record that a model fails on has no other effect than that; see ``failing_alone``.
+_FAILS_ALONE: ContextVar[bool] = ContextVar("fails_alone", default=False)
+
+
+@contextlib.contextmanager
+def failing_alone() -> Iterator[None]:
+    """Let a record that a model fails on change its own output and nothing else, within.
+
+    An error would tell that there is one, and would leave the other records without their answers.
+    A lack of memory is an error all the same: it is a matter of the size of blocks.
+    """
+    before = _FAILS_ALONE.set(True)
+    try:
+        yield
+    finally:
+        _FAILS_ALONE.reset(before)
+
+
 def task_of(name: str) -> Task:
     """Return a task by its name in ``data.task``.
 
@@ -187,7 +208,7 @@ def score(
 
     Guarantees:
         Those of ``outputs_of``, so one record more or less changes the number of correct ones by
-        at most 1.
+        at most 1; also one that the model fails on, within ``failing_alone``.
     """
     task = task_of(data.info.task)
     said = outputs_of(model, data, part, block=block, device=device)
@@ -220,11 +241,38 @@ def outputs_of(
     size = even_size(getattr(data.info, f"num_{part}"), block)
     kind = torch.float32 if inputs.is_floating_point() else inputs.dtype
     model.eval()
+
+    def answers(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad(), full_float32():
+            outputs: torch.Tensor = model(filled(x, size))
+        return outputs[: len(x)]
+
     for begin in range(0, len(labels), size):
         x = inputs[begin : begin + size].to(device, kind)
-        with torch.no_grad(), full_float32():
-            outputs = model(filled(x, size))[: len(x)]
+        try:
+            outputs = answers(x)
+        except (Exception, SystemExit) as error:
+            if not _FAILS_ALONE.get() or is_out_of_memory(error):
+                raise
+            outputs = _one_by_one(answers, x, data.info.num_classes)
         yield outputs, labels[begin : begin + size].to(device)
+
+
+def _one_by_one(
+    answers: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, num_classes: int
+) -> torch.Tensor:
+    """Return what a model says of each record alone; NaN of one that it fails on."""
+    import torch
+
+    rows = []
+    for record in x.split(1):
+        try:
+            rows.append(answers(record))
+        except (Exception, SystemExit) as error:
+            if is_out_of_memory(error):
+                raise
+            rows.append(torch.full((1, num_classes), torch.nan, device=x.device))
+    return torch.cat(rows)
 
 
 def _attributes_sum(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -21,6 +21,7 @@ from ray.tune.trainable import Trainable
 
 from dpsweep.foundation.errors import (
     BudgetExceededError,
+    ChangedCodeError,
     LedgerError,
     LockedError,
     ModelError,
@@ -132,7 +133,7 @@ class DPTrainable(Trainable):
 
     def _try_to_open(self, task: TrialTask) -> TrialExecution:
         check_admitted(self._settings.ledger, task.trial, task.full_plan, task.digest)
-        refuse_changed(task.hparams, task.code, f"trial {task.trial}")
+        refuse_changed(task.hparams, task.code)
         if self._share.gpu:
             hold_to_share(self._share.gpu, TorchGpu())
         digest = task.digest
@@ -143,6 +144,7 @@ class DPTrainable(Trainable):
         )
         try:  # again, now that nobody can settle the trial without its knowledge
             check_admitted(self._settings.ledger, task.trial, task.full_plan, digest)
+            refuse_changed(task.hparams, task.code)  # its network was built meanwhile
         except BaseException:
             execution.close()
             raise
@@ -196,6 +198,8 @@ class DPTrainable(Trainable):
             self._is_leaving |= has_broken_device(error)  # its next trial needs another process
             if isinstance(error, StorageError):
                 report = dataclasses.replace(report, unwritten=error.message)
+            if isinstance(error, ChangedCodeError):
+                report = dataclasses.replace(report, changed=error.message)
         if not is_too_large:
             return report, False
         self.cleanup()

@@ -10,6 +10,8 @@ from dpsweep.ledgers.trial import TrialLedger
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.study.trial import TrialTask
+from dpsweep.trainables.data.tasks import failing_alone
+from dpsweep.trainables.devices.failures import is_out_of_memory
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.execution.delivered import named_scores, scores_on_test
 from dpsweep.trainables.execution.settings import ExecutionSettings
@@ -29,7 +31,9 @@ class TrialScores:
         Exact scores on validation records leave only where the study's ``validation`` is
         ``exact``. A noisy one is charged first, and there are never more of them than the task's
         ``validation_plan`` holds, nor than the ledger affords. Nothing else about its records
-        leaves with it: where it cannot be computed it is noise around 0.
+        leaves with it, but for errors of a lack of memory: where it cannot be computed it is noise
+        around 0. Not covered: an ``evaluate`` of another package whose count one record moves by
+        more than 1, as by an error.
 
     Args:
         method: With the model.
@@ -69,8 +73,14 @@ class TrialScores:
         if self._settings.validation == "hidden" or not self.affords_a_noisy_one():
             return {}
         self._ledger.release(self.release())
+        self.missing.pop("validation", None)
+        try:
+            num_correct = self._num_correct()
+        except Exception as error:  # no room for a block, which is no record's doing
+            self.missing["validation"] = described(error)
+            return {}
         score = noisy_accuracy(
-            self._num_correct(),
+            num_correct,
             num_declared=self._data.info.num_validation,
             noise_multiplier=self._noise_multiplier,
             generator=self._noise,
@@ -80,16 +90,22 @@ class TrialScores:
     def _num_correct(self) -> int:
         """Return how many validation records are classified correctly; 0 where that is no number.
 
-        Whether it is one depends on the records as well, so that nothing else tells of it: not
-        that a score is missing, nor why. An accuracy that is no share of a whole number of records
-        is none, as one record might move it by more than the noise is for.
+        A record that the model fails on moves it by 1 at most, as every other. What a method of
+        another package computes may be no number for one record's sake, which the noise does not
+        hide; at least nothing else tells of it: not that a score is missing, nor why.
+
+        Raises:
+            Exception: There is no room for a block of records.
         """
         num_records = len(self._data.parts["validation"][1])
         if not num_records:
             return 0
         try:
-            scores = named_scores("validation", self._method.evaluate("validation"))
-        except Exception:
+            with failing_alone():
+                scores = named_scores("validation", self._method.evaluate("validation"))
+        except (Exception, SystemExit) as error:
+            if is_out_of_memory(error):
+                raise
             return 0
         correct = num_records * scores.get("validation/accuracy", 0.0)
         is_whole = abs(correct - round(correct)) <= min(1e-6 * num_records + 1e-9, 0.1)

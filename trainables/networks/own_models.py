@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from dpsweep.foundation.errors import ModelError
+from dpsweep.foundation.errors import ChangedCodeError, ModelError
 from dpsweep.foundation.process.replacing import replaced
 from dpsweep.foundation.registry import did_you_mean
 
@@ -32,6 +32,10 @@ HEAD_FIX = (
     "give it a method get_classifier() that returns its last layer, or train all of it (dp_sgd)"
 )
 
+#: What is wrong with code that has changed, and what to do about it.
+CHANGED = "has changed since trials of this study were admitted"
+_ANOTHER = "their weights, their scores and what they were charged are those of another network"
+OLD_CODE = "give the file its old content back; a changed network is a study of another name"
 #: Where dpsweep was started; a worker is told (``look_in``).
 _places: list[Path] = []
 _NO_END = 'it may not end the program: put what it runs under `if __name__ == "__main__":`'
@@ -71,23 +75,19 @@ def fingerprint(name: str) -> str:
     return _imported[_module(name).__name__][1]
 
 
-def refuse_changed(hparams: Mapping[str, Any], code: str, what: str) -> None:
+def refuse_changed(hparams: Mapping[str, Any], code: str) -> None:
     """Refuse a network of the user's whose file is not the one that a trial was admitted with.
 
     Args:
         hparams: The trial's.
         code: Its ``TrialTask.code``; empty where nothing is to be compared.
-        what: Whose weights or steps they are, for the message.
     Raises:
-        ModelError: It has changed, or cannot be imported.
+        ChangedCodeError: It has changed.
+        ModelError: It cannot be imported.
     """
     name = str(hparams.get("model.name"))
     if code and fingerprint(name) != code:
-        raise ModelError(
-            f"the file of {name} has changed since {what} was admitted",
-            because="its weights, its scores and what it was charged are those of another network",
-            fix="give the file its old content back; a changed network is a study of another name",
-        )
+        raise ChangedCodeError(f"the file of {name} {CHANGED}", because=_ANOTHER, fix=OLD_CODE)
 
 
 def own_network(name: str, info: DatasetInfo) -> nn.Module:

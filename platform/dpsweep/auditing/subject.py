@@ -17,6 +17,7 @@ from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 from dpsweep.trainables.hooks import Auditable, FromRelease
 from dpsweep.trainables.method import Method, PlanContext
+from dpsweep.trainables.networks.own_models import refuse_changed
 
 if TYPE_CHECKING:
     from dpsweep.study.trial import TrialTask
@@ -101,6 +102,7 @@ class Subject:
                 f"{which} reads no private record of its own, so there is nothing to audit",
                 fix="audit a trial that does",
             )
+        refuse_changed(task.hparams, task.code)
         kind: type[Method] = TRAINABLES[task.method]
         if not can_follow(kind):
             runs = task.plan.part("private").runs

@@ -114,6 +114,10 @@ class ModelError(BadInputError):
     """A network cannot be trained with per-example gradients as it is."""
 
 
+class ChangedCodeError(ModelError):
+    """The file of a user's own network is not the one that a trial was admitted with."""
+
+
 class InfeasibleBudgetError(BadInputError):
     """No noise multiplier or number of steps meets the privacy budget."""
 

@@ -76,8 +76,8 @@ class StudyState:
 
     def is_unstarted(self, trial: int) -> bool:
         """Say whether a trial was admitted and is settled as one that no process began."""
-        is_held = trial in self.running or trial in self.kept
-        return not is_held and self.settled.get(trial, {}).get("state") == UNSTARTED
+        is_held, last = trial in self.running or trial in self.kept, self.settled.get(trial, {})
+        return not is_held and last.get("state") == UNSTARTED and not last.get("charged")
 
     def fold(self, record: Mapping[str, Any]) -> None:
         """Bring the state up to date with one more record."""

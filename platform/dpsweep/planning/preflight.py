@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -101,6 +101,7 @@ class Preflight:
         given_starts: Events of the start's releases as they were charged; None: as planned.
         rest: Of a search on a part of the private records, the same for its final run: the declared
             number of the records that it reads, and its budget.
+        codes: See ``Admission``; the same of all that are made of this one.
     """
 
     spec: SweepSpec
@@ -112,6 +113,7 @@ class Preflight:
     given_starts: Mapping[ReleaseKey, Plan] | None = None
     training: PrivacyBudget | None = None
     rest: Preflight | None = None
+    codes: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
     def admission(self) -> Admission:
@@ -127,6 +129,7 @@ class Preflight:
             self.budget,
             self.records,
             training=self.training,
+            codes=self.codes,
         )
 
     @cached_property

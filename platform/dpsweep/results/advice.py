@@ -7,7 +7,7 @@ import math
 import os
 import shlex
 from pathlib import Path
-from statistics import fmean
+from statistics import NormalDist, fmean
 
 from dpsweep.foundation.errors import StudyError
 from dpsweep.foundation.file_paths import FilePath
@@ -72,12 +72,13 @@ def noise_alone(result: SweepResult) -> list[str]:
         return []
     trials = result.view.trials.values()
     values = [trial.value for trial in trials if trial.value is not None]
-    if not values or max(values) > 3 * part.noise_std:
+    num_scores = sum(len(trial.reports) for trial in trials) or 1
+    if not values or max(values) > part.noise_std * NormalDist().inv_cdf(1 - 0.01 / num_scores):
         return []
     return [
-        "no noisy accuracy is above three standard deviations of its noise: data.validation."
-        "noise_std may be too large, or validation accuracies cannot be computed, which is not "
-        "told of private records; a study with data.validation.visibility: public would say it"
+        "no noisy accuracy is above what noise alone would be: data.validation.noise_std may be "
+        "too large, or validation accuracies cannot be computed, which is not told of private "
+        "records; a study with data.validation.visibility: public would say it"
     ]
 
 

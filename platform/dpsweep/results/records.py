@@ -130,7 +130,7 @@ def looked_at(records: Records, view: StudyView | None = None) -> tuple[StudyVie
     first = view or records.view()
     if first.state != "running" or records.is_running():
         return first, True
-    return view or records.view(), False  # it may have ended between the two looks
+    return records.view(), False  # it may have ended between the two looks
 
 
 def shown_hyperparameters(task: TrialTask) -> dict[str, Any]:

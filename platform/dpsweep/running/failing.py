@@ -4,25 +4,29 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dpsweep.foundation.errors import MAKE_ROOM, StorageError, SweepError
+from dpsweep.foundation.errors import MAKE_ROOM, ChangedCodeError, StorageError, SweepError
 from dpsweep.foundation.words import counted
 from dpsweep.search.sources import TaskSource
 from dpsweep.spec.cluster import ResourcesSpec
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 from dpsweep.trainables.execution.memory import MEMORY_ADVICE
+from dpsweep.trainables.networks.own_models import OLD_CODE
 
 #: A launch ends once this many of its trials have ended and this share of them has failed.
 ENOUGH_ENDED, TOO_MANY_FAILED = 10, 0.9
 
 
 def refuse_unwritten(report: TrialReport) -> None:
-    """End a launch whose trial cannot write; the trial is where it were if it had been killed.
+    """End a launch whose trial cannot go on; the trial is where it were if it had been killed.
 
     Raises:
-        StorageError: It cannot.
+        StorageError: It cannot write.
+        ChangedCodeError: Its own network is not the one that it was admitted with.
     """
     if report.unwritten:
         raise StorageError(report.unwritten, fix=MAKE_ROOM)
+    if report.changed:
+        raise ChangedCodeError(report.changed, fix=OLD_CODE)
 
 
 class Deaths:

@@ -97,6 +97,7 @@ class TrialReport:
         note: What this process of the trial found damaged, and what it uses instead (or empty).
         unwritten: What of the trial cannot be written, on a full disk say (empty otherwise): the
             launch ends, and the next one continues the trial.
+        changed: That its own network is another one by now (empty otherwise); the same follows.
     """
 
     trial: int
@@ -118,6 +119,7 @@ class TrialReport:
     skipped: int = 0
     unscored: str = ""
     unwritten: str = ""
+    changed: str = ""
 
 
 @dataclass(frozen=True)

@@ -87,7 +87,8 @@ def test_the_store_hears_of_a_selection_when_nothing_else_is_left(tmp_path, temp
     )
     with monkeypatch.context() as context:
         context.setattr(Stage, "execute", lambda *args: "interrupted")
-        run_sweep(spec)
+        with pytest.raises(KeyboardInterrupt):
+            run_sweep(spec)
     assert made == []
     result = run_sweep(spec)
     assert made == [False]
@@ -97,7 +98,8 @@ def test_the_store_hears_of_a_selection_when_nothing_else_is_left(tmp_path, temp
 
 def test_those_of_ray_also_where_the_selection_is_interrupted(tmp_path, traces, monkeypatch):
     monkeypatch.setattr(Stage, "execute", lambda *args: "interrupted")
-    run_sweep(select_spec(tmp_path))
+    with pytest.raises(KeyboardInterrupt):
+        run_sweep(select_spec(tmp_path))
     assert traces == {"deliver": ([], True)}  # the sealed study goes on later
 
 

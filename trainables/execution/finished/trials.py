@@ -106,7 +106,7 @@ def _best_of(
     saved = CheckpointStore(directory).load("best")
     if saved is None:
         raise CheckpointError(f"{directory} has no best checkpoint", fix="run the study again")
-    refuse_changed(task.hparams, task.code, f"trial {task.trial}")
+    refuse_changed(task.hparams, task.code)
     data = records_for(data, task)
     instance: Method = TRAINABLES[task.method]()
     context = RunContext(study_seed, task.trial, supplies=supplies)
@@ -167,6 +167,6 @@ def trial_noise(
         saved = CheckpointStore(checkpoints).load("best")
         if saved is None:
             raise CheckpointError(f"{checkpoints} has no best checkpoint", fix="use --at initial")
-        refuse_changed(task.hparams, task.code, f"trial {task.trial}")
+        refuse_changed(task.hparams, task.code)
         method.load_state_dict(saved.state)
     return method.layer_noise(num_records)

@@ -15,6 +15,7 @@ from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import refuse_other_spec
+from dpsweep.trainables.networks.own_models import refuse_changed
 
 
 def reproduce(
@@ -37,6 +38,8 @@ def reproduce(
     if trial not in result.view.trials:
         numbers = ", ".join(map(str, sorted(result.view.trials))) or "none yet"
         raise BadInputError(f"study {name!r} has no trial {trial}", fix=f"trials: {numbers}")
+    task = result.files.task(trial)
+    refuse_changed(task.hparams, task.code)
     suffix = f"-trial-{trial}" + (f"-x{seeds}" if seeds > 1 else "")
     spec = spec_of_trial(result, trial, runs=seeds, suffix=suffix)
     if new_name is not None:
@@ -49,7 +52,7 @@ def reproduce(
         print(spec_text(result, result.trial(trial), spec, command=words), end="")
         say("nothing is started, and nothing is spent")
         return
-    say(cost_text(result, spec, result.files.task(trial)))
+    say(cost_text(result, spec, task))
     launch(checked, command)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpsweep.foundation.errors import ModelError, ResourceError, StudyError
-from dpsweep.study.files import StudyFiles
+from dpsweep.study.files import SEALED, StudyFiles
 from dpsweep.trainables.networks.own_models import (
     fingerprint,
     is_own,
@@ -42,18 +42,20 @@ def refuse_other_networks(checked: Preflight) -> None:
     """Refuse to go on with a study one of whose own networks has changed since it was trained.
 
     Raises:
-        ModelError: It has; or it cannot be imported.
+        ChangedCodeError: It has.
+        ModelError: It cannot be imported.
     """
-    names, files = _own_names(checked), StudyFiles.of(checked.spec)
-    if not names or not files.journal.exists():
-        return
-    for number in files.view().trials:
-        try:
-            task = files.task(number)
-        except StudyError:  # lost or damaged, which is told when the study is opened
-            continue
-        if task.hparams.get("model.name") in names:
-            refuse_changed(task.hparams, task.code, f"trial {number}")
+    names, places = _own_names(checked), [StudyFiles.of(checked.spec)]
+    if checked.spec.privacy.mode.is_sealed:
+        places.append(StudyFiles(places[0].path, SEALED))
+    for files in places if names else ():
+        for number in files.view().trials if files.journal.exists() else ():
+            try:
+                task = files.task(number)
+            except StudyError:  # lost or damaged, which is told when the study is opened
+                continue
+            if task.hparams.get("model.name") in names:
+                refuse_changed(task.hparams, task.code)
 
 
 def _own_names(checked: Preflight) -> list[str]:

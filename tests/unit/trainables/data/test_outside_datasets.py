@@ -179,7 +179,9 @@ def test_a_reader_that_a_package_has_replaced_is_the_one_that_studies_use(
     assert len(plain.parts["validation"][0])
     for keep in (None, Keep(tmp_path / "kept")):
         data = load_dataset(spec, keep=keep)
-        np.testing.assert_array_equal(data.parts["validation"][0], 1 - plain.parts["validation"][0])
+        for part_name in ("validation", "test"):
+            inputs = plain.parts[part_name][0]
+            np.testing.assert_array_equal(data.parts[part_name][0], 1 - inputs)
 
 
 def test_what_a_package_keeps_is_held_to_what_it_says(tmp_path: Path) -> None:
