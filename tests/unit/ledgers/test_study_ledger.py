@@ -397,6 +397,19 @@ def test_a_trial_that_nothing_began_may_be_another_one_in_the_next_launch(ledger
         ledger.reserve(0, steps(number), epsilon=1.0, task="a" * 64)
 
 
+def test_a_trial_that_has_charged_by_now_is_not_unstarted(ledger):
+    """Its process held the file when it was settled, and charged before it ended."""
+    assert ledger.reserve(0, steps(10), epsilon=1.0, task="a" * 64)
+    with open_log(trial_file(ledger.directory, 0)):
+        reopen(ledger)
+        ledger.settle_lost({})
+        assert 0 in ledger._state.kept or 0 in ledger._state.running
+    run(ledger.directory, 0, steps(10), charged=4)
+    reopen(ledger)
+    with pytest.raises(LedgerError, match="is not the one that was admitted"):
+        ledger.reserve(0, steps(10), epsilon=1.0, task="b" * 64)
+
+
 def test_a_trial_whose_process_may_live_stays_what_it_was(ledger):
     assert ledger.reserve(0, steps(10), epsilon=1.0, task="a" * 64)
     with open_log(trial_file(ledger.directory, 0)):  # a process has just opened it

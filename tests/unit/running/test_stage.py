@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from launches import Driver, report
 
-from dpsweep.foundation.errors import StorageError, StudyError, SweepError
+from dpsweep.foundation.errors import ChangedCodeError, StorageError, StudyError, SweepError
 from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import TrialLedger, trial_file
@@ -333,6 +333,18 @@ def test_a_trial_that_cannot_write_ends_the_launch_and_not_the_trial(driver):
         driver.stage.on_report(last)
     assert driver.study.view.trials[task.trial].state is TrialState.RUNNING
     assert read_log(driver.study.files.journal)[-1]["event"] == "trial_started"
+
+
+def test_a_trial_whose_network_has_changed_ends_the_launch_and_not_the_trial(driver):
+    task = driver.source().next_task(num_running=0)
+    driver.charge(task, 9)
+    problem = "the file of nets:build has changed since trials of this study were admitted"
+    last = dataclasses.replace(
+        report(task, 3, done=True), charged=9, failure=problem, changed=problem
+    )
+    with pytest.raises(ChangedCodeError, match="nets:build has changed"):
+        driver.stage.on_report(last)
+    assert driver.study.view.trials[task.trial].state is TrialState.RUNNING
 
 
 def test_a_paused_trial_waits_for_a_slot_and_reserves_nothing_before(driver):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from selections import select_spec
 from whole_studies import make_spec
 
 from dpsweep.foundation.errors import ModelError, ResourceError
@@ -19,6 +20,7 @@ from dpsweep.running.nodes import own_code
 from dpsweep.running.nodes.cluster import LaunchCluster
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import TrialStarted
+from dpsweep.study.files import SEALED, StudyFiles
 from dpsweep.study.study import Study
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import DatasetInfo
@@ -498,3 +500,36 @@ def test_a_study_is_not_continued_with_other_code(
     values = {"method": "dp_sgd", "model.name": "own_nets:Tokens"}
     assert checked.admit(1, values).code == task.code
     assert preflight(SweepSpec(**raw)).admit(1, values).code != task.code
+
+
+def test_nor_is_a_selection_of_sealed_trials(nets: Path, tmp_path: Path) -> None:
+    space = {"method": "dp_sgd", "model.name": "own_nets:Tokens"}
+    spec = select_spec(tmp_path, space)
+    checked = preflight(spec)
+    task = checked.admit(0, space)
+    outer = Study(spec)
+    folder = outer.files.path / SEALED
+    folder.mkdir()
+    sealed = Study(spec, files=StudyFiles(outer.files.path, SEALED))
+    sealed.write_task(task)
+    sealed.write(TrialStarted(0, task.hparams, {"steps": 1}, {"dp.sampling": "poisson"}))
+    sealed.close()
+    outer.close()
+    LaunchCluster(checked).refuse_early()
+    nets.write_text(SOURCE.replace("torch.tanh(x *", "torch.cos(x *"))
+    with pytest.raises(ModelError, match="has changed since trials") as refused:
+        LaunchCluster(checked).refuse_early()
+    assert "0" not in str(refused.value)  # no number of a sealed trial
+
+
+@pytest.mark.usefixtures("nets")
+def test_what_is_made_of_one_launch_has_one_code(nets: Path, tmp_path: Path) -> None:
+    """As probes and their final run, which are planned within other budgets."""
+    raw = make_spec(tmp_path, "own", tracking={"uri": None})
+    space = {"method": "dp_sgd", "model.name": "own_nets:Tokens"}
+    raw["search"]["space"] = space
+    checked = preflight(SweepSpec(**raw))
+    first = checked.admit(0, space).code
+    nets.write_text(SOURCE.replace("torch.tanh(x *", "torch.cos(x *"))
+    training = replace(checked.budget, target_epsilon=checked.budget.target_epsilon / 2)
+    assert replace(checked, training=training).admit(1, space).code == first
