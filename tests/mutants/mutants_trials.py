@@ -195,7 +195,7 @@ TRIALS = (
     Mutant(
         "a record that fails and takes the other answers with it",
         "trainables/data/tasks.py",
-        "if not _FAILS_ALONE.get() or is_out_of_memory(error):",
+        "if not _FAILS_ALONE.get() or lacks_memory(error):",
         "if True:",
         (
             "tests/unit/trainables/execution/test_scores.py"
@@ -206,8 +206,8 @@ TRIALS = (
     Mutant(
         "another network's weights",
         "trainables/networks/own_models.py",
-        "if code and fingerprint(name) != code:",
-        "if False:",
+        "is_same = not code or fingerprint(name) == code",
+        "is_same = True",
         (
             "tests/unit/trainables/networks/test_own_models.py"
             "::test_a_trial_is_of_the_code_that_it_was_admitted_with",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from dpsweep.foundation.errors import BadInputError, DataError
 from dpsweep.trainables.data.dataset import part_tensors
-from dpsweep.trainables.devices.failures import is_out_of_memory
+from dpsweep.trainables.devices.failures import lacks_memory
 
 if TYPE_CHECKING:
     import torch
@@ -60,8 +60,8 @@ class Task:
         return cross_entropy_sum
 
     def tally(self, outputs: torch.Tensor, labels: torch.Tensor) -> Tally:
-        """Count the answers of a block of records."""
-        correct = (outputs.argmax(dim=1) == labels).sum()
+        """Count the answers of a block of records; outputs with a NaN are none."""
+        correct = ((outputs.argmax(dim=1) == labels) & ~outputs.isnan().any(dim=1)).sum()
         return Tally(correct, len(labels), float(self.loss_sum(outputs, labels)))
 
     def scores(self, tallies: Sequence[Tally], class_names: Sequence[str]) -> dict[str, float]:
@@ -164,10 +164,10 @@ _FAILS_ALONE: ContextVar[bool] = ContextVar("fails_alone", default=False)
 
 @contextlib.contextmanager
 def failing_alone() -> Iterator[None]:
-    """Let a record that a model fails on change its own output and nothing else, within.
+    """Let a record that a model fails on have no answer, and change no other one, within.
 
     An error would tell that there is one, and would leave the other records without their answers.
-    A lack of memory is an error all the same: it is a matter of the size of blocks.
+    A lack of memory is an error all the same: it is mostly a matter of the size of blocks.
     """
     before = _FAILS_ALONE.set(True)
     try:
@@ -242,37 +242,44 @@ def outputs_of(
     kind = torch.float32 if inputs.is_floating_point() else inputs.dtype
     model.eval()
 
-    def answers(x: torch.Tensor) -> torch.Tensor:
-        with torch.no_grad(), full_float32():
-            outputs: torch.Tensor = model(filled(x, size))
+    def answers(x: torch.Tensor) -> torch.Tensor | None:
+        """Return the outputs for up to ``size`` records; None of some that fail alone."""
+        try:
+            with torch.no_grad(), full_float32():
+                outputs: torch.Tensor = model(filled(x, size))
+            if _FAILS_ALONE.get() and (outputs.dim() < 2 or len(outputs) != size):
+                raise ValueError("no row for each record")
+        except (Exception, SystemExit) as error:
+            if not _FAILS_ALONE.get() or lacks_memory(error):
+                raise
+            return None  # what the error holds of the block is let go of before it is asked again
         return outputs[: len(x)]
 
     for begin in range(0, len(labels), size):
         x = inputs[begin : begin + size].to(device, kind)
-        try:
-            outputs = answers(x)
-        except (Exception, SystemExit) as error:
-            if not _FAILS_ALONE.get() or is_out_of_memory(error):
-                raise
-            outputs = _one_by_one(answers, x, data.info.num_classes)
+        outputs = answers(x)
+        if outputs is None:
+            rows = _in_halves(answers, x)
+            like = next((row for row in rows if row is not None), None)
+            if like is None:
+                like = torch.empty(1, data.info.num_classes, device=device)
+            unanswered = torch.full_like(like, torch.nan)
+            outputs = torch.cat([unanswered if row is None else row for row in rows])
         yield outputs, labels[begin : begin + size].to(device)
 
 
-def _one_by_one(
-    answers: Callable[[torch.Tensor], torch.Tensor], x: torch.Tensor, num_classes: int
-) -> torch.Tensor:
-    """Return what a model says of each record alone; NaN of one that it fails on."""
-    import torch
-
-    rows = []
-    for record in x.split(1):
-        try:
-            rows.append(answers(record))
-        except (Exception, SystemExit) as error:
-            if is_out_of_memory(error):
-                raise
-            rows.append(torch.full((1, num_classes), torch.nan, device=x.device))
-    return torch.cat(rows)
+def _in_halves(
+    answers: Callable[[torch.Tensor], torch.Tensor | None], x: torch.Tensor
+) -> list[torch.Tensor | None]:
+    """Return the row of each record, or None of one that fails, of records that fail together."""
+    rows: list[torch.Tensor | None] = []
+    for half in x.chunk(2):
+        outputs = answers(half)
+        if outputs is not None:
+            rows += outputs.split(1)
+        else:
+            rows += [None] if len(half) == 1 else _in_halves(answers, half)
+    return rows
 
 
 def _attributes_sum(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,11 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, MemoryError) or is_said
 
 
+def lacks_memory(error: BaseException) -> bool:
+    """Say the same of an error while records are scored; a program that ends itself lacks none."""
+    return isinstance(error, Exception) and is_out_of_memory(error)
+
+
 def has_broken_device(error: BaseException) -> bool:
     """Say whether an error, or what it was raised from, leaves this process without its GPU.
 

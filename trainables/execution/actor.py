@@ -139,9 +139,13 @@ class DPTrainable(Trainable):
         digest = task.digest
         task, self._note = as_it_fits(self._directory, task)
         settings, data = self._settings, self._data
-        execution: TrialExecution = _execution().TrialExecution(
-            self._directory, task, settings=settings, data=data
-        )
+        try:
+            execution: TrialExecution = _execution().TrialExecution(
+                self._directory, task, settings=settings, data=data
+            )
+        except Exception:
+            refuse_changed(task.hparams, task.code)  # which would explain it
+            raise
         try:  # again, now that nobody can settle the trial without its knowledge
             check_admitted(self._settings.ledger, task.trial, task.full_plan, digest)
             refuse_changed(task.hparams, task.code)  # its network was built meanwhile

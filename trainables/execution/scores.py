@@ -11,7 +11,7 @@ from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.tasks import failing_alone
-from dpsweep.trainables.devices.failures import is_out_of_memory
+from dpsweep.trainables.devices.failures import lacks_memory
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.execution.delivered import named_scores, scores_on_test
 from dpsweep.trainables.execution.settings import ExecutionSettings
@@ -76,7 +76,7 @@ class TrialScores:
         self.missing.pop("validation", None)
         try:
             num_correct = self._num_correct()
-        except Exception as error:  # no room for a block, which is no record's doing
+        except Exception as error:  # no room for a block
             self.missing["validation"] = described(error)
             return {}
         score = noisy_accuracy(
@@ -104,7 +104,7 @@ class TrialScores:
             with failing_alone():
                 scores = named_scores("validation", self._method.evaluate("validation"))
         except (Exception, SystemExit) as error:
-            if is_out_of_memory(error):
+            if lacks_memory(error):
                 raise
             return 0
         correct = num_records * scores.get("validation/accuracy", 0.0)

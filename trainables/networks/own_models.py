@@ -82,11 +82,16 @@ def refuse_changed(hparams: Mapping[str, Any], code: str) -> None:
         hparams: The trial's.
         code: Its ``TrialTask.code``; empty where nothing is to be compared.
     Raises:
-        ChangedCodeError: It has changed.
-        ModelError: It cannot be imported.
+        ChangedCodeError: It has changed, or cannot be imported any more.
     """
     name = str(hparams.get("model.name"))
-    if code and fingerprint(name) != code:
+    try:
+        is_same = not code or fingerprint(name) == code
+    except ModelError as error:
+        raise ChangedCodeError(
+            f"{error.message}; it {CHANGED}", because=_ANOTHER, fix=OLD_CODE
+        ) from error
+    if not is_same:
         raise ChangedCodeError(f"the file of {name} {CHANGED}", because=_ANOTHER, fix=OLD_CODE)
 
 

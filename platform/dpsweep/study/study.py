@@ -221,8 +221,8 @@ class Study:
             raise StudyError(
                 f"study {self.spec.name!r} was launched on other records",
                 because="the SHA-256 of its data and of the names of its classes has changed",
-                fix="restore the data, or give the new study another `name:`; a part called "
-                "`validation`, which earlier versions passed over, is to be moved away",
+                fix="restore the data, or give the new study another `name:` (a part called "
+                "`validation`, which earlier versions passed over, may be what is new)",
             )
         write_atomically(path, f"{current}\n".encode())
         return "an earlier version began it without the names of its classes" if is_old else ""

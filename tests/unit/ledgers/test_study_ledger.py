@@ -404,8 +404,9 @@ def test_a_trial_that_has_charged_by_now_is_not_unstarted(ledger):
         reopen(ledger)
         ledger.settle_lost({})
         assert 0 in ledger._state.kept or 0 in ledger._state.running
-    run(ledger.directory, 0, steps(10), charged=4)
+    run(ledger.directory, 0, steps(10), charged=4).close()
     reopen(ledger)
+    assert ledger._state.settled[0]["charged"] == 4
     with pytest.raises(LedgerError, match="is not the one that was admitted"):
         ledger.reserve(0, steps(10), epsilon=1.0, task="b" * 64)
 

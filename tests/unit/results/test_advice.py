@@ -150,7 +150,7 @@ def test_events_that_the_store_has_not_are_told_with_what_delivers_them(
     assert undelivered(result) == ""
 
 
-@pytest.mark.parametrize(("std", "is_doubted"), [(0.05, False), (0.4, True)])
+@pytest.mark.parametrize(("std", "is_doubted"), [(0.05, False), (0.15, False), (0.4, True)])
 def test_scores_that_are_no_more_than_noise_are_doubted(written, std, is_doubted):
     result = written([1, 1])
     assert noise_alone(result) == []

@@ -13,6 +13,7 @@ from pathlib import Path
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import (
     BadInputError,
+    ChangedCodeError,
     LedgerError,
     LockedError,
     StorageError,
@@ -39,6 +40,7 @@ from dpsweep.study.files import SEALED, StudyFiles
 from dpsweep.study.launched import enforced_terms
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
+from dpsweep.trainables.networks.own_models import CHANGED, OLD_CODE
 
 _HISTORY_LOST = "files of the sealed trials were deleted, damaged or replaced"
 _UNPLANNED = "a trial of the selection was not run as planned"
@@ -158,6 +160,8 @@ def run_selection(launch: Launch) -> Ending:
                 because="the disk is full, read-only or broken",
                 fix="make room, and run the same command again",
             ) from None
+        except ChangedCodeError:  # which network was drawn may tell how many trials there were
+            raise ChangedCodeError(f"a network of your own {CHANGED}", fix=OLD_CODE) from None
         except SweepError as error:
             if not stage.violation and not isinstance(error, LedgerError):
                 raise

@@ -46,7 +46,7 @@ class LaunchCluster:
 
         Raises:
             ResourceError: With what is there and what was asked for.
-            ModelError: A network of the user's own has changed since trials were trained.
+            ChangedCodeError: A network of the user's own has changed since trials were trained.
         """
         spec = self._checked.spec
         refuse_other_networks(self._checked)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import ModelError, ResourceError, StudyError
-from dpsweep.study.files import SEALED, StudyFiles
+from dpsweep.foundation.file_paths import FilePath
+from dpsweep.study.files import StudyFiles
 from dpsweep.trainables.networks.own_models import (
     fingerprint,
     is_own,
@@ -21,6 +24,10 @@ if TYPE_CHECKING:
     from dpsweep.planning.preflight import Preflight
 
 
+#: File in a selection's folder: the SHA-256 of the file of each own network that it may draw.
+PINNED = "own_code.json"
+
+
 def check_own_code(checked: Preflight, target: ClusterTarget) -> None:
     """Let every node import what ``model.name`` names of the user's, and compare the files.
 
@@ -31,31 +38,49 @@ def check_own_code(checked: Preflight, target: ClusterTarget) -> None:
         ResourceError: A node cannot import it, or imports another file than this process.
     """
     names = _own_names(checked)
-    if names:
-        refuse_other_code(
-            {name: fingerprint(name) for name in names},
-            target.on_each_node(found_there, names, started_in()),
-        )
+    if not names:
+        return
+    own = {name: fingerprint(name) for name in names}
+    refuse_other_code(own, target.on_each_node(found_there, names, started_in()))
+    pinned = StudyFiles.of(checked.spec).path / PINNED
+    if checked.spec.privacy.mode.is_sealed and isinstance(pinned, Path) and not pinned.exists():
+        write_atomically(pinned, json.dumps(own).encode())
 
 
 def refuse_other_networks(checked: Preflight) -> None:
     """Refuse to go on with a study one of whose own networks has changed since it was trained.
 
+    Of a selection all networks are compared, drawn or not: which were drawn is a secret.
+
     Raises:
         ChangedCodeError: It has.
-        ModelError: It cannot be imported.
     """
-    names, places = _own_names(checked), [StudyFiles.of(checked.spec)]
+    names, files = _own_names(checked), StudyFiles.of(checked.spec)
+    if not names:
+        return
     if checked.spec.privacy.mode.is_sealed:
-        places.append(StudyFiles(places[0].path, SEALED))
-    for files in places if names else ():
-        for number in files.view().trials if files.journal.exists() else ():
-            try:
-                task = files.task(number)
-            except StudyError:  # lost or damaged, which is told when the study is opened
-                continue
-            if task.hparams.get("model.name") in names:
-                refuse_changed(task.hparams, task.code)
+        for name, code in _pinned(files.path / PINNED).items():
+            refuse_changed({"model.name": name}, code)
+    for number in files.view().trials if files.journal.exists() else ():
+        try:
+            task = files.task(number)
+        except StudyError:  # lost or damaged, which is told when the study is opened
+            continue
+        if task.hparams.get("model.name") in names:
+            refuse_changed(task.hparams, task.code)
+
+
+def _pinned(path: FilePath) -> dict[str, str]:
+    """Return what a selection has pinned; nothing of one that has not begun, or before 281."""
+    try:
+        return dict(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return {}
+    except ValueError as error:
+        raise StudyError(
+            f"{path} is damaged: whether the networks are the same cannot be known",
+            fix="restore it from a backup, or start a new study under another name",
+        ) from error
 
 
 def _own_names(checked: Preflight) -> list[str]:

@@ -179,6 +179,33 @@ def test_what_is_no_share_of_records_is_released_as_none_right(lab, accuracy, wr
     assert len(trial_spent(settings.ledger, 0).part("validation")) == 5
 
 
+@pytest.mark.parametrize("shape", ["fewer", "flat"])
+def test_a_record_that_a_network_leaves_out_moves_no_other_answer(lab, shape):
+    settings, _ = noisy(lab)
+    task = lab.task(settings, {"train.max_steps": 20}, validation_plan=scores(30.0, 5))
+    trial = all_but_noise(lab.open(settings, task))
+    trial.advance()
+    model = trial.method._model
+    inputs, labels = trial._scores._data.parts["validation"]
+    (well,) = trial._scores.now().values()
+
+    class Odd(torch.nn.Module):
+        def forward(self, x):
+            is_odd = x.flatten(1)[:, 0] == 1e6
+            outputs = model(x)
+            if not is_odd.any():
+                return outputs
+            return outputs[~is_odd] if shape == "fewer" else outputs.flatten()
+
+    trial.method._model = Odd()
+    others = inputs.copy()
+    others[3, 0] = 1e6
+    trial._scores._data.parts["validation"] = others, labels
+    (ill,) = trial._scores.now().values()
+    assert well - 1 / 200 - 1e-9 <= ill <= well + 1e-9
+    trial.close()
+
+
 class Choosy(torch.nn.Module):
     """Fails on records that begin with 1e6, and ends the program on those that do with -1e6."""
 
@@ -212,6 +239,7 @@ def test_a_record_that_a_network_fails_on_changes_a_noisy_score_by_one_answer(la
     trial._scores._data.parts["validation"] = others, labels
     (ill,) = trial._scores.now().values()
     assert well - count / 200 - 1e-9 <= ill <= well + 1e-9
+    assert count < 200 or ill == 0.0  # what fails is no answer of any class
     assert trial._scores.missing == {}
     trial.close()
 

@@ -8,19 +8,21 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from selections import select_spec
 from whole_studies import make_spec
 
-from dpsweep.foundation.errors import ModelError, ResourceError
+from dpsweep.auditing.subject import Subject
+from dpsweep.foundation.errors import ChangedCodeError, ModelError, ResourceError, StudyError
 from dpsweep.planning.preflight import preflight
 from dpsweep.running.nodes import own_code
 from dpsweep.running.nodes.cluster import LaunchCluster
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import TrialStarted
-from dpsweep.study.files import SEALED, StudyFiles
+from dpsweep.study.files import StudyFiles
 from dpsweep.study.study import Study
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import DatasetInfo
@@ -502,24 +504,41 @@ def test_a_study_is_not_continued_with_other_code(
     assert preflight(SweepSpec(**raw)).admit(1, values).code != task.code
 
 
-def test_nor_is_a_selection_of_sealed_trials(nets: Path, tmp_path: Path) -> None:
-    space = {"method": "dp_sgd", "model.name": "own_nets:Tokens"}
-    spec = select_spec(tmp_path, space)
+def test_nor_is_a_selection_whichever_network_was_drawn(nets: Path, tmp_path: Path) -> None:
+    """Which were drawn is a secret, so all that it may draw are compared."""
+    names = ["own_nets:Tokens", "other_nets:Tokens"]
+    (tmp_path / "other_nets.py").write_text(SOURCE)
+    spec = select_spec(tmp_path, {"method": "dp_sgd", "model.name": {"choice": names}})
     checked = preflight(spec)
-    task = checked.admit(0, space)
-    outer = Study(spec)
-    folder = outer.files.path / SEALED
-    folder.mkdir()
-    sealed = Study(spec, files=StudyFiles(outer.files.path, SEALED))
-    sealed.write_task(task)
-    sealed.write(TrialStarted(0, task.hparams, {"steps": 1}, {"dp.sampling": "poisson"}))
-    sealed.close()
-    outer.close()
+    Study(spec).close()
+    (StudyFiles.of(spec).path / "spec.yaml").write_text(spec.to_yaml())
+    target = SimpleNamespace(on_each_node=lambda f, *given: {"here": f(*given)})
+    own_code.check_own_code(checked, target)  # type: ignore[arg-type]
     LaunchCluster(checked).refuse_early()
-    nets.write_text(SOURCE.replace("torch.tanh(x *", "torch.cos(x *"))
-    with pytest.raises(ModelError, match="has changed since trials") as refused:
+    (tmp_path / "other_nets.py").write_text(SOURCE.replace("torch.tanh(x *", "torch.cos(x *"))
+    with pytest.raises(ModelError, match="file of other_nets:Tokens has changed since trials"):
         LaunchCluster(checked).refuse_early()
-    assert "0" not in str(refused.value)  # no number of a sealed trial
+    (tmp_path / "other_nets.py").write_text("class (")
+    with pytest.raises(ChangedCodeError, match=r"cannot import other_nets .*; it has changed"):
+        LaunchCluster(checked).refuse_early()
+    (StudyFiles.of(spec).path / own_code.PINNED).write_text("{")
+    with pytest.raises(StudyError, match=r"own_code\.json is damaged"):
+        LaunchCluster(checked).refuse_early()
+
+
+def test_an_audit_and_a_trial_once_more_are_of_the_same_code(
+    nets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    space = {"method": "dp_sgd", "model.name": "own_nets:Tokens"}
+    raw = make_spec(tmp_path, "own", tracking={"uri": None})
+    raw["search"]["space"] = space
+    checked = preflight(SweepSpec(**raw))
+    task = checked.admit(0, space)
+    terms = {"delta": 1e-5, "accountant": "rdp"}
+    Subject.of_task(task, checked.info, name="own", **terms)
+    nets.write_text(SOURCE.replace("torch.tanh(x *", "torch.cos(x *"))
+    with pytest.raises(ChangedCodeError):
+        Subject.of_task(task, checked.info, name="own", **terms)
 
 
 @pytest.mark.usefixtures("nets")
