@@ -12,7 +12,14 @@ import numpy as np
 from dpsweep.foundation.errors import DataError
 from dpsweep.trainables.data.kept.keep import Encoded, Keep, decoded, stamp_of
 from dpsweep.trainables.data.raw.preparation import ImageRecords
-from dpsweep.trainables.data.source import Arrays, KeptRead, Source, declared_size, path_of
+from dpsweep.trainables.data.source import (
+    OWN_PARTS,
+    Arrays,
+    KeptRead,
+    Source,
+    declared_size,
+    path_of,
+)
 from dpsweep.trainables.data.vision.label_table import LABELS, classes_of_table, labelled_images
 
 if TYPE_CHECKING:
@@ -133,7 +140,7 @@ def encoded_files(paths: Sequence[Path]) -> Encoded:
 def _folders_of_parts(root: Path) -> dict[str, Path]:
     """Return the folder of each part that is there; of two names of one, the first."""
     folders = {"train": root / "train"}
-    for part, names in (("validation", ("val", "validation")), ("test", ("test",))):
+    for part, names in OWN_PARTS.items():
         there = [root / name for name in names if (root / name).is_dir()]
         if there:
             folders[part] = there[0]

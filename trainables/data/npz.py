@@ -13,7 +13,14 @@ import numpy as np
 from dpsweep.foundation.errors import DataError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.data.raw.preparation import ArrayRecords, RecordError
-from dpsweep.trainables.data.source import Arrays, Source, checked_labels, declared_size, path_of
+from dpsweep.trainables.data.source import (
+    OWN_PARTS,
+    Arrays,
+    Source,
+    checked_labels,
+    declared_size,
+    path_of,
+)
 
 if TYPE_CHECKING:
     from dpsweep.spec.study import DataSpec
@@ -192,7 +199,7 @@ def _keys_of_parts(path: Path, headers: Collection[str]) -> dict[str, str]:
         DataError: A part lacks its records or its labels.
     """
     keys = {"train": "train"}
-    for part, names in (("validation", ("val", "validation")), ("test", ("test",))):
+    for part, names in OWN_PARTS.items():
         stored = [key for key in names if {f"x_{key}", f"y_{key}"} & {*headers}]
         for key in stored[:1]:
             lacking = [name for name in (f"x_{key}", f"y_{key}") if name not in headers]

@@ -196,8 +196,6 @@ def _nearest(name: str, names: list[str]) -> str:
 
 
 SPEC_FILE = "spec.yaml"
-#: Folder, and name, of the study of a selection's trials within that of its winner.
-SEALED = "sealed"
 _RESTORE = "restore it; the tracking store has a copy, sweep.yaml of the study's run"
 #: Names of studies that are listed where another one is asked for.
 _FEW = 5

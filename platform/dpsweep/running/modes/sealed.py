@@ -36,12 +36,13 @@ from dpsweep.running.modes.launch import Launch
 from dpsweep.running.modes.sealed_final import begin_final, continue_final, run_final
 from dpsweep.running.stage import Stage
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
-from dpsweep.study.files import SEALED, StudyFiles
+from dpsweep.study.files import StudyFiles
 from dpsweep.study.launched import enforced_terms
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 from dpsweep.trainables.networks.own_models import CHANGED, OLD_CODE
 
+SEALED = "sealed"
 _HISTORY_LOST = "files of the sealed trials were deleted, damaged or replaced"
 _UNPLANNED = "a trial of the selection was not run as planned"
 
