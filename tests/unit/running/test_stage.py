@@ -322,29 +322,23 @@ def test_a_trained_trial_without_a_score_is_finished_and_told_of(tmp_path):
     driver.close()
 
 
-def test_a_trial_that_cannot_write_ends_the_launch_and_not_the_trial(driver):
+@pytest.mark.parametrize(
+    ("key", "problem", "error"),
+    [
+        ("unwritten", "cannot write best.ckpt: No space left on device", StorageError),
+        ("changed", "the file of nets:build has changed since trials", ChangedCodeError),
+    ],
+)
+def test_a_trial_that_cannot_go_on_ends_the_launch_and_not_the_trial(driver, key, problem, error):
     task = driver.source().next_task(num_running=0)
     driver.charge(task, 9)
-    problem = "cannot write best.ckpt: No space left on device"
     last = dataclasses.replace(
-        report(task, 3, done=True), charged=9, failure=problem, unwritten=problem
+        report(task, 3, done=True), charged=9, failure=problem, **{key: problem}
     )
-    with pytest.raises(StorageError, match="cannot write best"):
+    with pytest.raises(error, match=problem):
         driver.stage.on_report(last)
     assert driver.study.view.trials[task.trial].state is TrialState.RUNNING
     assert read_log(driver.study.files.journal)[-1]["event"] == "trial_started"
-
-
-def test_a_trial_whose_network_has_changed_ends_the_launch_and_not_the_trial(driver):
-    task = driver.source().next_task(num_running=0)
-    driver.charge(task, 9)
-    problem = "the file of nets:build has changed since trials of this study were admitted"
-    last = dataclasses.replace(
-        report(task, 3, done=True), charged=9, failure=problem, changed=problem
-    )
-    with pytest.raises(ChangedCodeError, match="nets:build has changed"):
-        driver.stage.on_report(last)
-    assert driver.study.view.trials[task.trial].state is TrialState.RUNNING
 
 
 def test_a_paused_trial_waits_for_a_slot_and_reserves_nothing_before(driver):

@@ -26,6 +26,7 @@ from dpsweep.trainables.execution import actor, memory
 from dpsweep.trainables.execution.actor import IDLE_S, LEFT, DPTrainable
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.methods.dp_sgd import DPSGD
+from dpsweep.trainables.networks.own_models import fingerprint
 
 DELTA = 1e-5  # of the lab's budget
 
@@ -413,6 +414,27 @@ def test_a_network_that_has_changed_trains_no_trial_on(lab, make_actor, tmp_path
     task = dataclasses.replace(lab.task(settings, hparams), code="0" * 64)
     report = make_actor(settings, task).step()["report"]
     assert "nets_of_base:build has changed since trials" in report["changed"]
+    assert not len(trial_spent(settings.ledger, 0))
+
+
+def test_a_network_that_changes_while_it_is_built_trains_no_step(
+    lab, make_actor, tmp_path, monkeypatch
+):
+    (tmp_path / "nets_that_change.py").write_text(
+        "from pathlib import Path\n"
+        "from torch import nn\n"
+        "def build(input_shape, num_classes):\n"
+        "    file = Path(__file__)\n"
+        "    file.write_text(file.read_text() + '#')\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(12, num_classes))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    settings = lab.settings()
+    name = "nets_that_change:build"
+    task = lab.task(settings, {"train.max_steps": 20, "model.name": name})
+    task = dataclasses.replace(task, code=fingerprint(name))
+    report = make_actor(settings, task).step()["report"]
+    assert f"the file of {name} has changed since trials" in report["changed"]
     assert not len(trial_spent(settings.ledger, 0))
 
 

@@ -16,13 +16,16 @@ from selections import select_spec
 from whole_studies import make_spec
 
 from dpsweep.auditing.subject import Subject
+from dpsweep.cli.verbs.reproduce import reproduce
 from dpsweep.foundation.errors import ChangedCodeError, ModelError, ResourceError, StudyError
+from dpsweep.ledgers.study import StudyLedger
 from dpsweep.planning.preflight import preflight
 from dpsweep.running.nodes import own_code
 from dpsweep.running.nodes.cluster import LaunchCluster
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import TrialStarted
 from dpsweep.study.files import StudyFiles
+from dpsweep.study.launched import enforced_terms
 from dpsweep.study.study import Study
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import DatasetInfo
@@ -526,12 +529,11 @@ def test_nor_is_a_selection_whichever_network_was_drawn(nets: Path, tmp_path: Pa
         LaunchCluster(checked).refuse_early()
 
 
-def test_an_audit_and_a_trial_once_more_are_of_the_same_code(
-    nets: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_audit_and_a_trial_once_more_are_of_the_same_code(nets: Path, tmp_path: Path) -> None:
     space = {"method": "dp_sgd", "model.name": "own_nets:Tokens"}
     raw = make_spec(tmp_path, "own", tracking={"uri": None})
     raw["search"]["space"] = space
+    raw["privacy"] = {"delta": 1e-5, "trial_epsilon": 2.0, "accounting": "unaccounted"}
     checked = preflight(SweepSpec(**raw))
     task = checked.admit(0, space)
     terms = {"delta": 1e-5, "accountant": "rdp"}
@@ -539,6 +541,16 @@ def test_an_audit_and_a_trial_once_more_are_of_the_same_code(
     nets.write_text(SOURCE.replace("torch.tanh(x *", "torch.cos(x *"))
     with pytest.raises(ChangedCodeError):
         Subject.of_task(task, checked.info, name="own", **terms)
+    study = Study(checked.spec)
+    study.keep_spec()
+    study.write_task(task)
+    study.write(TrialStarted(0, task.hparams, {"steps": 1}, {"dp.sampling": "poisson"}))
+    ledger = StudyLedger(study.files.ledger, terms=enforced_terms(checked.spec))
+    assert task.reserve(ledger)
+    ledger.close()
+    study.close()
+    with pytest.raises(ChangedCodeError):
+        reproduce("own", 0, dry_run=True, root=tmp_path / "studies")
 
 
 @pytest.mark.usefixtures("nets")
