@@ -79,8 +79,8 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
     """Return the good records of a log and the byte length they occupy.
 
     A tail without a newline is an append that never finished, so nothing that waits for an append
-    has happened; it is dropped. Damage anywhere else means that history was lost: refused. So is a
-    tail that does not begin as a record does: the file is somebody else's.
+    has happened; it is dropped, unless it is a whole record. Damage anywhere else means that
+    history was lost: refused. So is a tail that begins as no record does: somebody else's file.
     """
     try:
         raw = path.read_bytes()
@@ -95,6 +95,9 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
     records = decode_records(raw[:end].decode("utf-8", "replace").split("\n")[:-1], str(path))
     begin = f'{{"seq":{len(records)},'.encode()
     tail = raw[end:].rstrip(b"\0")  # a file may have grown before what stands there was written
+    last = _decode(tail.decode("utf-8", "replace"))
+    if last is not None and last.get("seq") == len(records):
+        return [*records, last], end + len(tail)
     if not (tail.startswith(begin) or begin.startswith(tail)):
         raise LedgerError(
             f"{path}: its last line is no record; the log cannot be trusted",
@@ -211,7 +214,19 @@ class DurableLog(Log):
             raise
         if os.fstat(self._file).st_size > end:
             os.ftruncate(self._file, end)
+        self._end_last_line(end)
         _sync_directory(path.parent)
+
+    def _end_last_line(self, end: int) -> None:
+        """Write the newline after the last record, if it has none."""
+        if not end or os.pread(self._file, 1, end - 1) == b"\n":
+            return
+        try:
+            os.write(self._file, b"\n")
+            os.fsync(self._file)
+        except OSError as error:
+            os.close(self._file)
+            raise _unwritten(self.path, error) from error
 
     def append(self, record: Mapping[str, Any]) -> dict[str, Any]:
         """Write one record and return it, sequence number included, once it is on disk.
@@ -303,15 +318,6 @@ def _unwritten(path: Path, error: OSError) -> StorageError:
         f"cannot write {path}: {error.strerror or error}",
         fix=MAKE_ROOM,
     )
-
-
-def set_aside(path: FilePath) -> FilePath:
-    """Rename a damaged file or folder out of the way, keeping it, and return its new name."""
-    number = 1
-    while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
-        number += 1
-    path.rename(target)  # type: ignore[arg-type]  # of the same kind
-    return target
 
 
 def damage_of_sqlite(path: Path) -> str:

@@ -155,3 +155,12 @@ def cache(name: str) -> Path:
             fix="set DPSWEEP_CACHE to a directory of your own, or chmod 700 it",
         )
     return directory
+
+
+def set_aside(path: FilePath) -> FilePath:
+    """Rename a damaged file or folder out of the way, keeping it, and return its new name."""
+    number = 1
+    while (target := path.with_name(f"{path.name}.damaged-{number}")).exists():
+        number += 1
+    path.rename(target)  # type: ignore[arg-type]  # of the same kind
+    return target

@@ -9,9 +9,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from dpsweep.foundation.durable import set_aside
 from dpsweep.foundation.errors import StudyError, SweepError
-from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.file_paths import FilePath, set_aside
 from dpsweep.ledgers.admission import admission, plan_digest
 from dpsweep.planning.costs.probing import Probing
 from dpsweep.planning.preflight import Preflight

@@ -14,9 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.durable import damage_of_sqlite, set_aside
+from dpsweep.foundation.durable import damage_of_sqlite
 from dpsweep.foundation.errors import MAKE_ROOM, BadInputError
-from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.file_paths import FilePath, set_aside
 from dpsweep.foundation.process.loading import loaded_whole
 from dpsweep.foundation.version import __version__
 from dpsweep.spec.tracking import database_of, masked

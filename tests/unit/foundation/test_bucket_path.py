@@ -6,9 +6,9 @@ import pytest
 
 from dpsweep.foundation import bucket_path
 from dpsweep.foundation.bucket_path import BucketPath
-from dpsweep.foundation.durable import set_aside, write_atomically
+from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import BadInputError, StorageError, UnreachableError
-from dpsweep.foundation.file_paths import file_path, on_disk
+from dpsweep.foundation.file_paths import file_path, on_disk, set_aside
 from tests.helpers import buckets
 
 
