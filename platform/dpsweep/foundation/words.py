@@ -15,6 +15,16 @@ def listed(words: Sequence[str], most: int) -> str:
     return ", ".join(words[:most]) + more
 
 
+def exact(value: float) -> str:
+    """Return all digits of a number, the few that most have.
+
+    >>> exact(2.0), exact(2.0000049), exact(1e-05)
+    ('2', '2.0000049', '1e-05')
+    """
+    short = f"{value:g}"
+    return short if float(short) == value else repr(float(value))
+
+
 def counted(number: float, noun: str) -> str:
     """Return a number of things: one is no plural.
 

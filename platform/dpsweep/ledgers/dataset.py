@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Collection, Iterable, Mapping
-from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 
-from dpsweep.foundation import validate
 from dpsweep.foundation.database_path import LogPath, log_path
 from dpsweep.foundation.durable import Log
 from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError, StorageError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.logs import open_log, read_log
 from dpsweep.ledgers import records as kinds
+from dpsweep.ledgers.caps import caps_of, refuse_other_records, refuse_over_cap, total
 from dpsweep.ledgers.dataset_account import DatasetAccount, StudyCharge
 
 _WAIT_S = 30.0  # for another process that holds the file, which takes milliseconds
 _POLL_S = 0.05
-
-
-class DatasetBudgetError(BadInputError):
-    """A study would take a dataset over its cap, or the dataset's sum is not known any more."""
+_NONE: Mapping[int, int] = MappingProxyType({})
 
 
 def read_dataset_ledger(path: LogPath | str) -> DatasetAccount:
@@ -57,9 +54,9 @@ def check_dataset_budget(
     """
     account = read_dataset_ledger(path)
     place = _address(path)
-    _refuse_other_records(place, account, dataset, parts)
-    caps = _caps(place, account, dataset, cap_epsilon, cap_delta)
-    _refuse_over_cap(place, account, caps, epsilon, delta)
+    refuse_other_records(place, account, dataset, parts)
+    caps = caps_of(place, account, dataset, cap_epsilon, cap_delta)
+    refuse_over_cap(place, account, caps, epsilon, delta)
 
 
 class DatasetLedger:
@@ -104,7 +101,7 @@ class DatasetLedger:
         delta: float,
         cap_epsilon: float | None = None,
         cap_delta: float | None = None,
-        trials: Collection[int] = (),
+        trials: Mapping[int, int] = _NONE,
         started: Collection[int] = (),
         is_charged: bool = False,
     ) -> None:
@@ -123,7 +120,7 @@ class DatasetLedger:
             delta: Of that epsilon.
             cap_epsilon: Needed on first use of the file; later the same or None.
             cap_delta: Needed on first use of the file; later the same or None.
-            trials: Trials that the study's own ledger knows.
+            trials: Trials that the study's own ledger knows, and how often it has admitted each.
             started: Those of them that its journal knows, which are noted here first.
             is_charged: True if the study's own ledger says that it was charged here.
         Raises:
@@ -140,8 +137,8 @@ class DatasetLedger:
             entry = next((s for s in account.studies if s.study_id == study_id), None)
             if entry is not None:  # its own terms hold what a file of before lacks
                 parts = {k: parts[k] for k in parts if k not in _LATER or k in account.parts}
-            _refuse_other_records(self.path, account, dataset, parts)
-            caps = _caps(self.path, account, dataset, cap_epsilon, cap_delta)
+            refuse_other_records(self.path, account, dataset, parts)
+            caps = caps_of(self.path, account, dataset, cap_epsilon, cap_delta)
             self._refuse_lost_history(account, study_id, name, trials, is_charged=is_charged)
             self._refuse_older_copy(account, study_id, name, started)
             if entry is not None and account.broken is None:
@@ -160,7 +157,7 @@ class DatasetLedger:
                         fix="move the directory back, or start a new study under another name",
                     )
                 return
-            _refuse_over_cap(self.path, account, caps, epsilon, delta)
+            refuse_over_cap(self.path, account, caps, epsilon, delta)
             if account.dataset is None:
                 first = {"dataset": dataset, "parts": dict(parts)}
                 log.append(
@@ -184,7 +181,7 @@ class DatasetLedger:
         account: DatasetAccount,
         study_id: str,
         name: str,
-        trials: Collection[int],
+        trials: Mapping[int, int],
         *,
         is_charged: bool,
     ) -> None:
@@ -195,7 +192,8 @@ class DatasetLedger:
                 "cost is unknown",
                 fix="restore it; a new file would forget what studies have cost",
             )
-        lost = sorted(account.trials.get(study_id, frozenset()) - set(trials))
+        noted = account.trials.get(study_id, _NONE)
+        lost = sorted(trial for trial, times in noted.items() if times > trials.get(trial, 0))
         if lost:
             raise LedgerError(
                 f"{self.path} knows trials of study {name!r} that its own ledger does not: "
@@ -208,8 +206,8 @@ class DatasetLedger:
     def _refuse_older_copy(
         self, account: DatasetAccount, study_id: str, name: str, started: Collection[int]
     ) -> None:
-        noted = account.trials.get(study_id, frozenset())
-        lost = sorted(set(started) - noted)
+        noted = account.trials.get(study_id, _NONE)
+        lost = sorted(set(started) - set(noted))
         if noted and lost:  # earlier versions noted none
             raise LedgerError(
                 f"study {name!r} has run trials that {self.path} does not know: "
@@ -219,9 +217,14 @@ class DatasetLedger:
                 fix="restore it; without it nothing bounds what the dataset costs",
             )
 
-    def note_trial(self, study_id: str, trial: int) -> None:
+    def note_trial(self, study_id: str, trial: int, attempt: int = 1) -> None:
         """Put on record that a trial of a charged study is admitted to private records; once.
 
+        Args:
+            study_id: Of the study.
+            trial: Number of the trial.
+            attempt: How often the study's own ledger has admitted it, this time included: a copy of
+                before knows fewer.
         Raises:
             LedgerError: The study was not charged here, or the file is damaged.
             LockedError: Another process has held the file for half a minute.
@@ -234,8 +237,9 @@ class DatasetLedger:
                     because="it was deleted or replaced while the study ran",
                     fix="restore it; without it nothing bounds what the dataset costs",
                 )
-            if trial not in account.trials.get(study_id, frozenset()):
-                log.append({"kind": "trial", "study_id": study_id, "trial": trial})
+            if account.trials.get(study_id, _NONE).get(trial, 0) < attempt:
+                again = {"attempt": attempt} if attempt > 1 else {}
+                log.append({"kind": "trial", "study_id": study_id, "trial": trial, **again})
 
     def break_claim(self, study_id: str, reason: str) -> None:
         """Write that a study lost its claim: from now on ``reserve`` refuses every study.
@@ -270,7 +274,7 @@ def _address(path: LogPath | str) -> LogPath:
 def _account_of(records: Iterable[Mapping[str, Any]]) -> DatasetAccount:
     facts: dict[str, Any] = {}
     studies: list[StudyCharge] = []
-    trials: dict[str, set[int]] = {}
+    trials: dict[str, dict[int, int]] = {}
     for record in records:
         if record["kind"] == "dataset":
             said = ("dataset", "parts", "cap_epsilon", "cap_delta")
@@ -280,121 +284,15 @@ def _account_of(records: Iterable[Mapping[str, Any]]) -> DatasetAccount:
             charge = StudyCharge(**{key: record[key] for key in keys}, day=record.get("day"))
             studies.append(charge)
         elif record["kind"] == "trial":
-            trials.setdefault(record["study_id"], set()).add(record["trial"])
+            trials.setdefault(record["study_id"], {})[record["trial"]] = record.get("attempt", 1)
         elif record["kind"] == "broken" and "broken" not in facts:
             names = {study.study_id: study.name for study in studies}
             name = names.get(record["study_id"], record["study_id"])
             facts["broken"] = f"study {name!r}: {record['reason']}"
     return DatasetAccount(
-        epsilon=float(_sum(study.epsilon for study in studies)),
-        delta=float(_sum(study.delta for study in studies)),
+        epsilon=float(total(study.epsilon for study in studies)),
+        delta=float(total(study.delta for study in studies)),
         studies=tuple(studies),
-        trials={study_id: frozenset(numbers) for study_id, numbers in trials.items()},
+        trials=trials,
         **facts,
     )
-
-
-def _sum(values: Iterable[float]) -> Decimal:
-    """Add numbers as they are written: three times 0.1 is 0.3."""
-    return sum((Decimal(repr(float(value))) for value in values), Decimal(0))
-
-
-def _refuse_other_records(
-    path: LogPath, account: DatasetAccount, dataset: str, parts: Mapping[str, Any]
-) -> None:
-    """Refuse a study of another dataset, or one for which other records of it are private."""
-    if account.dataset is None:
-        return
-    if account.dataset != dataset:
-        raise BadInputError(
-            f"{path} is the ledger of dataset {account.dataset!r}, not of {dataset!r}",
-            fix="give each dataset a ledger of its own",
-        )
-    names = [*account.parts, *(name for name in parts if name not in account.parts)]
-    differ = [name for name in names if account.parts.get(name) != parts.get(name)]
-    if differ:
-        declared = ", ".join(f"{name}: {_yaml(account.parts.get(name))}" for name in differ)
-        raise BadInputError(
-            f"this study would have other records private than those in {path}, where {declared}",
-            because="what one study shows of a record for free has no epsilon in another one",
-            fix="declare the same; with a ledger of its own nothing holds for both together",
-        )
-
-
-def _yaml(value: Any) -> str:
-    """Return a value as people write it in a spec."""
-    return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
-
-
-def _caps(
-    path: LogPath,
-    account: DatasetAccount,
-    dataset: str,
-    cap_epsilon: float | None,
-    cap_delta: float | None,
-) -> tuple[float, float]:
-    """Return the caps that hold: those of the file, or on first use those of the study."""
-    if account.dataset is None or account.cap_epsilon is None or account.cap_delta is None:
-        if cap_epsilon is None or cap_delta is None:
-            raise BadInputError(
-                f"{path} has no caps yet: it is used for the first time",
-                fix="set privacy.dataset_epsilon and privacy.dataset_delta, what all studies on "
-                f"{dataset!r} may cost together",
-            )
-        epsilon = validate.positive("dataset_epsilon", cap_epsilon)
-        return epsilon, validate.in_unit_interval("dataset_delta", cap_delta)
-    for key, asked, holds in (
-        ("dataset_epsilon", cap_epsilon, account.cap_epsilon),
-        ("dataset_delta", cap_delta, account.cap_delta),
-    ):
-        if asked is not None and asked != holds:
-            raise BadInputError(
-                f"privacy.{key} is {asked:g}, and {path} was made with {holds:g}",
-                because="the cap of a dataset is fixed by the first study that names the ledger",
-                fix=f"{key}: {holds:g}, or leave it out",
-            )
-    return account.cap_epsilon, account.cap_delta
-
-
-def _refuse_over_cap(
-    path: LogPath,
-    account: DatasetAccount,
-    caps: tuple[float, float],
-    epsilon: float,
-    delta: float,
-) -> None:
-    if account.broken is not None:
-        raise DatasetBudgetError(
-            f"{path} accepts no study any more: what the dataset has cost is unknown",
-            because=account.broken,
-            fix="other records, or accounting: unaccounted without a dataset ledger, which claims "
-            "nothing",
-        )
-    if not epsilon >= 0 or not delta >= 0:
-        raise BadInputError(f"epsilon and delta must be >= 0, got {epsilon!r} and {delta!r}")
-    total_epsilon = _sum([*(study.epsilon for study in account.studies), epsilon])
-    total_delta = _sum([*(study.delta for study in account.studies), delta])
-    fits = total_epsilon <= Decimal(repr(caps[0])) and total_delta <= Decimal(repr(caps[1]))
-    if not fits:
-        names = ", ".join(
-            f"{s.name} ({_text(s.epsilon)}, {_text(s.delta)})" for s in account.studies
-        )
-        raise DatasetBudgetError(
-            f"a study of epsilon={_text(epsilon)} at delta={_text(delta)} does not fit into the "
-            f"dataset's budget: epsilon={_text(account.epsilon)} at delta={_text(account.delta)} "
-            f"of epsilon={_text(caps[0])} at delta={_text(caps[1])} are spent",
-            because=f"basic composition, add_or_remove_one (all terms: `dpsweep budget {path}`); "
-            f"(epsilon, delta) of studies: {names or 'none'}; deleting one gives nothing back",
-            fix=f"a study of epsilon <= {_text(max(_left(caps[0], account.epsilon), 0.0))} and "
-            f"delta <= {_text(max(_left(caps[1], account.delta), 0.0))}, or other records",
-        )
-
-
-def _text(value: float) -> str:
-    """Return all digits of a number, the few that most have."""
-    short = f"{value:g}"
-    return short if float(short) == value else repr(value)
-
-
-def _left(cap: float, spent: float) -> float:
-    return float(Decimal(repr(cap)) - Decimal(repr(spent)))

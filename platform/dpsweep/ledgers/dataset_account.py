@@ -43,7 +43,8 @@ class DatasetAccount:
         delta: Sum of their deltas.
         studies: Every study that was ever charged, in order.
         broken: Why the sum is no bound any more, or None.
-        trials: Trials of each study, by its ``study_id``, that were admitted to private records.
+        trials: Trials of each study, by its ``study_id``, that were admitted to private records,
+            and how often each: more than once where nothing had run of it before.
     """
 
     dataset: str | None = None
@@ -54,4 +55,4 @@ class DatasetAccount:
     delta: float = 0.0
     studies: tuple[StudyCharge, ...] = ()
     broken: str | None = None
-    trials: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    trials: Mapping[str, Mapping[int, int]] = field(default_factory=dict)

@@ -91,7 +91,7 @@ DATASET = {
         },
         {"day": str | None},
     ),
-    "trial": Kind({"study_id": str, "trial": int}),
+    "trial": Kind({"study_id": str, "trial": int}, {"attempt": int}),
     "broken": Kind({"study_id": str, "reason": str}),
 }
 

@@ -300,8 +300,8 @@ class StudyLedger:
         return None if account is None else account.remaining
 
     @property
-    def on_dataset(self) -> set[int]:
-        """Trials that may have run, as a dataset ledger knows them (``StudyState.on_dataset``)."""
+    def on_dataset(self) -> dict[int, int]:
+        """Trials as a dataset ledger may know them (``StudyState.on_dataset``)."""
         return self._state.on_dataset
 
     @property

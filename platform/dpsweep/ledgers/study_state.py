@@ -32,6 +32,7 @@ class StudyState:
         terms: What the study may claim rests on, by dotted key of its spec; None in old ledgers.
         account: Of a composed study's composition, or None.
         reserved: The last reservation of every trial that was ever admitted.
+        attempts: How often every trial was admitted: again, where nothing had run of it.
         settled: The last settlement of every trial that was ever settled.
         running: Trials that may charge within their reservation.
         kept: Trials that ended while their process may have lived, with their state.
@@ -47,6 +48,7 @@ class StudyState:
     terms: Mapping[str, Any] | None = None
     account: CompositionAccount | None = None
     reserved: dict[int, Mapping[str, Any]] = field(default_factory=dict)
+    attempts: dict[int, int] = field(default_factory=dict)
     settled: dict[int, Mapping[str, Any]] = field(default_factory=dict)
     running: set[int] = field(default_factory=set)
     kept: dict[int, str] = field(default_factory=dict)
@@ -65,14 +67,16 @@ class StudyState:
         return set(self.reserved) - unstarted | ({0} if self.has_begun else set())
 
     @property
-    def on_dataset(self) -> set[int]:
-        """Numbers by which a dataset ledger may know what the study has run: those of ``known``.
+    def on_dataset(self) -> dict[int, int]:
+        """Numbers by which a dataset ledger may know what the study has run, and how often each.
 
+        A trial is noted there before anybody hears of it, so one of which nothing ran may be, too.
         The final run of a selection on a secret part is noted as the number after it, since the
         selection is noted as trial 0 when it begins: a copy of before that run lacks it.
         """
         has_final = self.selection is not None and bool(self.selection.get("subset"))
-        return self.known | ({trial + 1 for trial in self.reserved} if has_final else set())
+        final = {trial + 1: 1 for trial in self.reserved} if has_final else {}
+        return self.attempts | dict.fromkeys(self.known - set(self.attempts), 1) | final
 
     def is_unstarted(self, trial: int) -> bool:
         """Say whether a trial was admitted and is settled as one that no process began."""
@@ -111,6 +115,8 @@ class StudyState:
 
     def _fold_reserve(self, record: Mapping[str, Any]) -> None:
         trial = record["trial"]
+        if trial not in self.reserved or self.is_unstarted(trial):
+            self.attempts[trial] = self.attempts.get(trial, 0) + 1
         self.reserved[trial] = record
         self.running.add(trial)
         self.kept.pop(trial, None)

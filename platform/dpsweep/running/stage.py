@@ -194,10 +194,10 @@ class Stage:
         """Write a trial's task and its start, once its cost is reserved."""
         dataset_ledger = self.study.spec.privacy.dataset_ledger
         if dataset_ledger is not None and task.records != "public":
-            DatasetLedger(dataset_ledger).note_trial(self.ledger.study_id, task.trial)
+            attempt = self.ledger.on_dataset[task.trial]
+            DatasetLedger(dataset_ledger).note_trial(self.ledger.study_id, task.trial, attempt)
         self.study.write_task(task)
-        started = entries.trial_started(self.spec, task, self.study.view.pretrained)
-        self.study.write(started)
+        self.study.write(entries.trial_started(self.spec, task, self.study.view.pretrained))
         self.observer.on_view(self.study.view)
 
     def refuse(self, trial: int, values: Mapping[str, Any], error: SweepError) -> None:

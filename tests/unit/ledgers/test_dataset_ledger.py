@@ -14,8 +14,8 @@ from dpsweep.foundation import postgres
 from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError, StorageError
 from dpsweep.foundation.logs import open_log
 from dpsweep.ledgers import dataset as dataset_ledger
+from dpsweep.ledgers.caps import DatasetBudgetError
 from dpsweep.ledgers.dataset import (
-    DatasetBudgetError,
     DatasetLedger,
     check_dataset_budget,
     read_dataset_ledger,
@@ -271,26 +271,45 @@ def charged(ledgers):
     return ledger, charge
 
 
+def once(*trials):
+    return dict.fromkeys(trials, 1)
+
+
 def test_a_study_that_forgot_its_trials_is_not_charged_once_more_for_nothing(ledgers):
     ledger, charge = charged(ledgers)
     for trial in (0, 2, 2):
         ledger.note_trial("id", trial)
-    assert read_dataset_ledger(ledger.path).trials == {"id": {0, 2}}
-    ledger.reserve("id", "study", **charge, trials={0, 1, 2}, is_charged=True)
+    assert read_dataset_ledger(ledger.path).trials == {"id": {0: 1, 2: 1}}
+    ledger.reserve("id", "study", **charge, trials=once(0, 1, 2), is_charged=True)
     with pytest.raises(LedgerError, match=r"knows trials of study 'study' that its own .*: 2"):
-        ledger.reserve("id", "study", **charge, trials={0}, is_charged=True)
+        ledger.reserve("id", "study", **charge, trials=once(0), is_charged=True)
     assert read_dataset_ledger(ledger.path).epsilon == 1.0
+
+
+def test_a_copy_of_before_a_trial_was_admitted_again_is_refused(ledgers):
+    """A kill between two notes leaves a trial of which nothing ran; it may begin later."""
+    ledger, charge = charged(ledgers)
+    ledger.note_trial("id", 0)
+    ledger.note_trial("id", 1)
+    ledger.reserve("id", "study", **charge, trials=once(0, 1), is_charged=True)
+    for _ in range(2):
+        ledger.note_trial("id", 1, 2)
+    assert read_dataset_ledger(ledger.path).trials == {"id": {0: 1, 1: 2}}
+    ledger.reserve("id", "study", **charge, trials={0: 1, 1: 2}, is_charged=True)
+    ledger.reserve("id", "study", **charge, trials={0: 1, 1: 3}, started={0, 1}, is_charged=True)
+    with pytest.raises(LedgerError, match=r"knows trials of study 'study' that its own .*: 1"):
+        ledger.reserve("id", "study", **charge, trials=once(0, 1), is_charged=True)
 
 
 def test_a_ledger_that_has_lost_its_end_is_refused_by_the_study_that_wrote_it(ledgers):
     """What other studies were charged after that end is lost with it."""
     ledger, charge = charged(ledgers)
     # An earlier version noted no trials.
-    ledger.reserve("id", "study", **charge, trials={0, 1}, started={0, 1}, is_charged=True)
+    ledger.reserve("id", "study", **charge, trials=once(0, 1), started={0, 1}, is_charged=True)
     ledger.note_trial("id", 0)
-    ledger.reserve("id", "study", **charge, trials={0, 1}, started={0}, is_charged=True)
+    ledger.reserve("id", "study", **charge, trials=once(0, 1), started={0}, is_charged=True)
     with pytest.raises(LedgerError, match=r"'study' has run trials that .*budget does not .*: 1"):
-        ledger.reserve("id", "study", **charge, trials={0, 1}, started={0, 1}, is_charged=True)
+        ledger.reserve("id", "study", **charge, trials=once(0, 1), started={0, 1}, is_charged=True)
 
 
 def test_a_study_that_was_charged_refuses_a_ledger_that_does_not_know_it(ledgers):

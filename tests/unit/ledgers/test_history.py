@@ -60,7 +60,7 @@ def study(ledgers, request):
 def test_what_agrees_is_opened(study):
     ledger = opened(study, in_journal={0, 1, 2})
     ledger.settle_lost({0: "finished", 1: None, 2: None})
-    assert ledger.on_dataset == {0, 1, 2}
+    assert ledger.on_dataset == dict.fromkeys(range(4), 1)
     assert (ledger.num_in_flight, ledger.has_ended(0), ledger.has_ended(1)) == (1, True, False)
     ledger.close()
 
@@ -123,8 +123,12 @@ def test_a_reservation_that_nobody_heard_of_is_given_back_once(study):
     assert before is None or ledger.committed["private"] < before["private"]
     ledger.close()
     ledger = opened(study, in_journal={0, 1, 2})
-    assert ledger.on_dataset == {0, 1, 2}
+    assert ledger.on_dataset == dict.fromkeys(range(4), 1), "a dataset ledger may have heard of 3"
     assert ledger.reserve(3, steps(10), epsilon=0.5), "it has run nothing"
+    assert ledger.on_dataset == {0: 1, 1: 1, 2: 1, 3: 2}
+    assert ledger.reserve(3, steps(10), epsilon=0.5), "it runs"
+    assert ledger.reserve(1, steps(10), epsilon=0.5), "a paused trial goes on"
+    assert ledger.on_dataset == {0: 1, 1: 1, 2: 1, 3: 2}
     ledger.close()
     charge(study, 3, 1)
     with pytest.raises(LedgerError, match="journal does not: 3"):
