@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from dpsweep.foundation.words import counted
+from dpsweep.foundation.words import counted, exact
 from dpsweep.planning.costs.composition import DeclaredFigures
 from dpsweep.planning.costs.dataset import DatasetLeft
 from dpsweep.planning.costs.probing import ProbingFigures
@@ -137,7 +137,8 @@ def _at_barrier(checked: Preflight, declared: DeclaredFigures) -> str:
         f"{which} fit into the study's budget: {figures.steps} of {figures.num_steps} steps each, "
         f"and the best {figures.keep} {goes} on to the end. A trial that does costs "
         f"epsilon={shown_epsilon(figures.epsilon)} alone (pld), and "
-        f"{shown_epsilon(declared.epsilon)} with the whole search, of {privacy.study_epsilon:g}."
+        f"{shown_epsilon(declared.epsilon)} with the whole search, of "
+        f"{exact(privacy.study_epsilon)}."
     )
     fits = figures.trial_epsilon_that_fits
     if fits is not None:
@@ -280,7 +281,7 @@ def _claim(checked: Preflight, summary: PlanSummary) -> str:
         text = f"It will claim {claim}; {trial} ({terms})."
         if figures.cap is not None:
             verdict = "fits" if figures.fits else "does not fit"
-            text = f"{text} That {verdict} study_epsilon={figures.cap:g}"
+            text = f"{text} That {verdict} study_epsilon={exact(figures.cap)}"
             largest = figures.trial_epsilon_that_fits
             fix = (
                 "" if largest is None or figures.fits else f"; to fit it: trial_epsilon={largest:g}"

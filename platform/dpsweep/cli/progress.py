@@ -15,7 +15,7 @@ from rich.text import Text
 from dpsweep.cli.base import stage
 from dpsweep.cli.tables import TALK, talk, width
 from dpsweep.foundation.errors import described
-from dpsweep.foundation.words import counted
+from dpsweep.foundation.words import counted, exact
 from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.results.coverage import with_caveats
@@ -199,7 +199,7 @@ class ProgressDisplay(Observer):
                 str(trial.trial),
                 str(trial.hparams.get("method", "")),
                 f"{trial.step}/{trial.num_steps}",
-                f"{shown_epsilon(trial.epsilon)} of {privacy.trial_epsilon:g}",
+                f"{shown_epsilon(trial.epsilon)} of {exact(privacy.trial_epsilon)}",
                 "" if score is None else f"{score:.4f}",
             )
         for _ in range(self._num_rows - len(running)):

@@ -15,6 +15,7 @@ from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import LedgerError, NothingWithinBudgetError
 from dpsweep.foundation.logs import read_log
 from dpsweep.foundation.version import __version__
+from dpsweep.foundation.words import exact
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file
 from dpsweep.planning.reading import platform_hyperparameters
 from dpsweep.privacy.composition.renyi_filter import RenyiFilter
@@ -273,20 +274,15 @@ def trial_started(
     if task.inherited:
         started_from["dp.inherited_events"] = str(len(task.inherited))
     if task.releases:
-        started_from["dpsweep.releases"] = ", ".join(f"{epsilon:g}" for epsilon in task.releases)
+        started_from["dpsweep.releases"] = ", ".join(map(exact, task.releases))
     if hparams.get("model.checkpoint") == PRETRAIN and pretrained is not None:
         started_from["dpsweep.pretrained"] = pretrained["address"]
     if spec.run_of(task.trial):
         started_from["dpsweep.role"] = spec.run_of(task.trial)
-    tags = {
-        "dp.sampling": sampling,
-        "dp.records": task.records,
-        "dp.released": released(spec, task.records),
-        "dpsweep.method": task.method,
-        **started_from,
-    }
+    records = {"dp.records": task.records, "dp.released": released(spec, task.records)}
+    tags = {"dp.sampling": sampling, **records, "dpsweep.method": task.method, **started_from}
     if task.records == "rest":  # its cap is the whole study's
-        tags["dp.trial_epsilon"] = f"{spec.privacy.study_epsilon:g}"
+        tags["dp.trial_epsilon"] = exact(spec.privacy.study_epsilon)
     return TrialStarted(task.trial, {"method": task.method, **hparams}, plan, tags)
 
 

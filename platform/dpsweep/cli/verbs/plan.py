@@ -15,7 +15,7 @@ from dpsweep.cli.output import Format, print_records, shown_multiplier
 from dpsweep.cli.plan_words import declared_words, duration, final_words, size
 from dpsweep.cli.planned import method_row, planned
 from dpsweep.cli.tables import TALK, width, wrapped
-from dpsweep.foundation.words import counted
+from dpsweep.foundation.words import counted, exact
 from dpsweep.privacy.modes import MODES, UNACCOUNTED
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
@@ -160,10 +160,11 @@ def _filter_text(summary: PlanSummary) -> str:
     how = "Gaussian DP" if figures.order is None else f"Renyi order {figures.order:g}"
     low, middle, high = (f"{n}" if math.isfinite(n) else "any number" for n in figures.fits)
     start = " after the start" if summary.start else ""
+    cap = exact(figures.target_epsilon)
     return (
         f"accounting composed: {how}, budget {figures.budget:.4f}; "
-        f"study_epsilon={figures.target_epsilon:g} admits{start}, as full-length trials, {middle} "
-        f"of the median cost ({low} of the smallest, {high} of the largest)"
+        f"study_epsilon={cap} admits{start}, as full-length trials, {middle} of the median "
+        f"cost ({low} of the smallest, {high} of the largest)"
     )
 
 
@@ -181,7 +182,7 @@ def _selection_text(summary: PlanSummary) -> str:
     if figures.cap is None:
         return text
     verdict = "fits" if figures.fits else "does not fit"
-    text += f", which {verdict} study_epsilon={figures.cap:g}"
+    text += f", which {verdict} study_epsilon={exact(figures.cap)}"
     largest = figures.trial_epsilon_that_fits
     if largest is not None:
         also = (

@@ -14,7 +14,7 @@ from dpsweep.cli.base import Output, Sets, Spec, load_checked, say
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.foundation.words import counted
+from dpsweep.foundation.words import counted, exact
 from dpsweep.planning.simulation.curves import SyntheticCurves, TableCurves, read_curves
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
@@ -144,7 +144,7 @@ def _meaning(checked: Preflight) -> str:
     if privacy.mode.is_filtered:
         return (
             "what the study has committed, for information: the study's guarantee is "
-            f"study_epsilon={privacy.study_epsilon:g}"
+            f"study_epsilon={exact(privacy.study_epsilon)}"
         )
     return "everything that was run, composed: an indication, no guarantee"
 
