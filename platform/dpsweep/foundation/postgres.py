@@ -10,7 +10,7 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from dpsweep.foundation.errors import LedgerError, ResourceError, StorageError, UnreachableError
@@ -268,6 +268,21 @@ def _make_schema(connection: Any) -> None:
             f"{_VERSION}",
             fix="use the version of dpsweep that made it",
         )
+
+
+@contextlib.contextmanager
+def making_tables(server: str) -> Iterator[None]:
+    """Let nobody else of us make tables in a database meanwhile.
+
+    Raises:
+        StorageError: It refuses, or does not answer.
+    """
+    session = Session(server)
+    try:
+        session.run(lambda c: c.execute("select pg_advisory_lock(%s, 0)", (LOCKS,)))
+        yield
+    finally:
+        session.close()
 
 
 _shared: dict[tuple[int, str], Session] = {}

@@ -20,8 +20,9 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 
 from dpsweep.foundation.database_path import DatabasePath, LogPath
-from dpsweep.foundation.durable import damage_of_sqlite, set_aside
-from dpsweep.foundation.postgres import PATIENCE_S, SCHEMA
+from dpsweep.foundation.durable import damage_of_sqlite
+from dpsweep.foundation.file_paths import set_aside
+from dpsweep.foundation.postgres import PATIENCE_S, SCHEMA, making_tables
 
 _Result = TypeVar("_Result")
 
@@ -229,7 +230,8 @@ class OptunaDatabase(OptunaPlace):
 
     @functools.cached_property
     def _storage(self) -> PatientStorage:
-        storage = PatientStorage(self._url, engine_kwargs={"pool_pre_ping": True})
+        with making_tables(self.path.server):  # Optuna makes its own when it finds none
+            storage = PatientStorage(self._url, engine_kwargs={"pool_pre_ping": True})
         weakref.finalize(storage, storage.engine.dispose)
         return storage
 

@@ -10,8 +10,10 @@ from sqlalchemy import event
 from sqlalchemy.exc import OperationalError, PendingRollbackError
 from whole_studies import make_spec
 
+from dpsweep.foundation.database_path import DatabasePath
+from dpsweep.foundation.postgres import LOCKS
 from dpsweep.search import optuna_file, suggestions
-from dpsweep.search.optuna_file import PatientStorage
+from dpsweep.search.optuna_file import OptunaDatabase, PatientStorage
 from dpsweep.search.suggestions import Suggestions
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.study import SweepSpec
@@ -101,6 +103,25 @@ def test_every_trial_is_asked_for_once_and_told(tmp_path, monkeypatch, name, whe
     assert told == wanted
     ended = {trial.number: trial.value for trial in trials if trial.state.name == "COMPLETE"}
     assert ended == wanted
+
+
+def test_only_one_launch_makes_tables_at_a_time(database_server, database_sessions, monkeypatch):
+    """Optuna asks whether its tables are there, and then makes them; two that do so collide."""
+    address = database_server.make("tables")
+    held = []
+
+    def make(*args, **kwargs):
+        with psycopg.connect(address) as other:
+            row = other.execute("select pg_try_advisory_lock(%s, 0)", (LOCKS,)).fetchone()
+        held.append(not row[0])
+        return PatientStorage(*args, **kwargs)
+
+    monkeypatch.setattr(optuna_file, "PatientStorage", make)
+    for name in ("a", "b"):
+        assert not OptunaDatabase(DatabasePath(address, name)).exists()
+    assert held == [True, True]
+    with psycopg.connect(address) as other:
+        assert other.execute("select pg_try_advisory_lock(%s, 0)", (LOCKS,)).fetchone()[0]
 
 
 @pytest.mark.parametrize("table", ["trial_params", "trials"])
