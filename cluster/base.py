@@ -228,7 +228,7 @@ class ClusterTarget(ABC):
 
     def slots(self) -> int:
         """Return how many trials fit at once, at least 1."""
-        return most_at_once(self.resources, self.total())
+        return most_at_once(self.resources, living_nodes())
 
     def put(self, value: Any) -> Any:
         """Store a value once in the object store; trials receive it by reference."""

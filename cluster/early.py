@@ -26,16 +26,17 @@ def node_of(spec: ClusterSpec) -> dict[str, float]:
 
 def local_slots(spec: ClusterSpec, resources: ResourcesSpec) -> int:
     """Return how many trials this machine has room for, at least 1."""
-    return most_at_once(resources, node_of(spec))
+    return most_at_once(resources, [node_of(spec)])
 
 
-def most_at_once(resources: ResourcesSpec, total: Mapping[str, float]) -> int:
-    """Return how many trials run at once on these CPUs and GPUs, at least 1.
+def most_at_once(resources: ResourcesSpec, nodes: Sequence[Mapping[str, float]]) -> int:
+    """Return how many trials run at once on nodes of these CPUs and GPUs, at least 1.
 
     Of several shares, the one counts of which the most fit: a trial that asks for more waits for
     its turn while others run.
     """
-    return max(1, *(int(share.fits(total) + 1e-9) for share in resources.shares.values()))
+    shares = resources.shares.values()
+    return max(1, *(sum(share.fits(node) for node in nodes) for share in shares))
 
 
 def slots_early(spec: ClusterSpec, resources: ResourcesSpec) -> int | None:

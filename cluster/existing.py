@@ -160,22 +160,29 @@ class ExistingTarget(ClusterTarget):
         )
 
     def _await_room(self) -> None:
-        """Give an autoscaler ``cluster.wait_minutes`` to bring nodes with room for each share."""
+        """Give an autoscaler ``cluster.wait_minutes`` to bring nodes with room for each share.
+
+        Those that are there then have to do, if each share has one of ``cluster.wait_nodes``.
+        """
+        shares = self.resources.shares
 
         def is_room() -> bool:
+            nodes = living_nodes()
             try:
-                refuse_impossible(self.resources, living_nodes())
+                refuse_impossible(self.resources, nodes)
             except ResourceError as error:
                 missing.append(f"{error.message} ({error.because})")
                 return False
-            return True
+            able = sum(any(share.fits(node) for share in shares.values()) for node in nodes)
+            missing.append(f"{able} of {counted(self.spec.wait_nodes, 'node')} are there")
+            return able >= self.spec.wait_nodes
 
         missing: list[str] = []
         if is_room() or not self.spec.wait_minutes:
             return
         minutes = counted(self.spec.wait_minutes, "minute")
         self.say(f"waiting up to {minutes} for an autoscaler: {missing[-1]}")
-        bundles = [{"CPU": s.cpu, "GPU": s.gpu} for s in self.resources.shares.values()]
+        bundles = [{"CPU": s.cpu, "GPU": s.gpu} for s in shares.values()]
         request_resources(bundles=bundles)  # an autoscaler starts nodes for what is asked for
         try:
             wait_for(is_room, seconds=60 * self.spec.wait_minutes, every_s=_ASK_S)

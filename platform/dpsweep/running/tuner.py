@@ -215,7 +215,7 @@ def share_of(trial: int, resources: ResourcesSpec, files: StudyFiles) -> Share:
     try:
         return resources.of(files.task(trial).method)
     except StudyError:
-        return resources.shares["resources"]
+        return next(iter(resources.shares.values()))
 
 
 def _reusing(scheduler: PolicyScheduler) -> dict[str, Any]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BeforeValidator, Field, WithJsonSchema
+from pydantic import BeforeValidator, Field, PrivateAttr, WithJsonSchema
 
 from dpsweep.foundation.errors import Mistake
 from dpsweep.foundation.registry import installed
@@ -22,9 +22,16 @@ from dpsweep.spec.base import (
 from dpsweep.spec.installed import known_name, name_schema
 from dpsweep.spec.launching import KubeRaySpec, SlurmSpec, VmSpec
 
+#: Steps in which Ray counts CPUs and GPUs.
+_STEP = 1e-4
 
-def _split_gpu(raw: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Refuse a number of GPUs that Ray cannot place."""
+
+def _not_placed(raw: Mapping[str, Any]) -> Iterator[Mistake]:
+    """Refuse a number of CPUs or GPUs that Ray cannot place."""
+    for key in ("cpu", "gpu"):
+        if 0 < (share := peek_number(raw, key, default=0)) < _STEP:
+            problem = f"is {share:g}, and Ray counts in steps of {_STEP:g}"
+            yield Mistake(key, problem, f"use {_STEP:g} or more")
     gpu = peek_number(raw, "gpu", default=0)
     if gpu > 1 and gpu != int(gpu):
         yield Mistake(
@@ -51,12 +58,21 @@ class Share:
         """Threads of such a trial: one for each whole CPU, at least 1."""
         return max(1, int(self.cpu))
 
-    def fits(self, node: Mapping[str, float]) -> float:
-        """Return how many such trials a node has room for, as a number that may be no whole one."""
-        counts = [node.get("CPU", 0.0) / self.cpu]
-        if self.gpu:
-            counts.append(node.get("GPU", 0.0) / self.gpu)
-        return min(counts)
+    def fits(self, node: Mapping[str, float]) -> int:
+        """Return how many such trials a node has room for; a share of a GPU lies on one GPU."""
+        most = _times(node.get("CPU", 0.0), self.cpu)
+        gpus = node.get("GPU", 0.0)
+        if not self.gpu:
+            return most
+        if self.gpu >= 1:
+            return min(most, _times(gpus, self.gpu))
+        whole = int(gpus)
+        return min(most, whole * _times(1.0, self.gpu) + _times(gpus - whole, self.gpu))
+
+
+def _times(there: float, share: float) -> int:
+    """Return how often a share is there, by whole steps of Ray's."""
+    return round(there / _STEP) // max(1, round(share / _STEP))
 
 
 class MethodShareSpec(Part):
@@ -68,7 +84,7 @@ class MethodShareSpec(Part):
     @classmethod
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Refuse what Ray cannot place."""
-        yield from _split_gpu(raw)
+        yield from _not_placed(raw)
 
 
 class ResourcesSpec(Part):
@@ -92,10 +108,18 @@ class ResourcesSpec(Part):
         "as a crash; null: never.",
     )
 
+    _is_base_used: bool = PrivateAttr(True)
+
     @classmethod
     def rules(cls, raw: Mapping[str, Any]) -> Iterator[Mistake]:
         """Refuse what Ray cannot place."""
-        yield from _split_gpu(raw)
+        yield from _not_placed(raw)
+
+    def for_methods(self, methods: Collection[str]) -> ResourcesSpec:
+        """Return the same for a study whose trials are of these methods."""
+        resources = self.model_copy()
+        resources._is_base_used = not methods or not set(methods) <= set(self.by_method)
+        return resources
 
     def of(self, method: str) -> Share:
         """Return what a trial of a method occupies."""
@@ -112,7 +136,7 @@ class ResourcesSpec(Part):
     @property
     def shares(self) -> dict[str, Share]:
         """What trials may occupy, each share once, by the path of its section."""
-        named = {"resources": Share(self.cpu, self.gpu)}
+        named = {"resources": Share(self.cpu, self.gpu)} if self._is_base_used else {}
         for method in self.by_method:
             if self.of(method) not in named.values():
                 named[f"resources.by_method.{method}"] = self.of(method)
@@ -156,6 +180,11 @@ class ClusterSpec(Part):
         description="ray: how long to wait for a node that has room for a trial, if none has, as "
         "an autoscaler brings some; then the study is refused.",
     )
+    wait_nodes: Count = Field(
+        default=1,
+        description="ray: how many such nodes to wait for, as long; then the study begins on those "
+        "that are there. An autoscaler is asked for the first.",
+    )
     kuberay: KubeRaySpec | None = Field(
         default=None, description="What `dpsweep cluster render kuberay` needs besides."
     )
@@ -184,12 +213,17 @@ class ClusterSpec(Part):
             )
         if target == "local" and raw.get("address") is not None:
             yield Mistake("address", "has no meaning for target local", "use target: ray")
-        if target == "local" and peek_number(raw, "wait_minutes", default=0) > 0:
-            yield Mistake(
-                "wait_minutes",
-                "has no meaning for target local: this machine does not grow",
-                "remove it",
-            )
+        is_launched = any(raw.get(name) is not None for name in LAUNCHED)
+        for key, default in (("wait_minutes", 0), ("wait_nodes", 1)):
+            is_given = peek_number(raw, key, default=default) > default
+            if target == "local" and is_given and not is_launched:
+                yield Mistake(
+                    key, "has no meaning for target local: this machine does not grow", "remove it"
+                )
+        is_many = target == "ray" and peek_number(raw, "wait_nodes", default=1) > 1
+        if is_many and not is_launched and not peek_number(raw, "wait_minutes", default=0) > 0:
+            problem, fix = "has no meaning without wait_minutes", "say how long to wait"
+            yield Mistake("wait_nodes", problem, fix)
         for key in ("num_cpus", "num_gpus"):
             if target == "ray" and raw.get(key) is not None:
                 yield Mistake(

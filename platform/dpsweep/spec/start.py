@@ -100,6 +100,22 @@ _INSTEAD = {
 }
 
 
+def methods_named(space: Mapping[str, Any], start: StartSpec | None) -> set[str]:
+    """Return the methods of a study's trials, that of its start among them; none if unknown.
+
+    Args:
+        space: Search space, as written; its mistakes are told elsewhere.
+        start: The study's.
+    """
+    named = space.get("method")
+    if isinstance(named, Mapping):
+        named = named.get("choice")
+    each = [named] if isinstance(named, str) else named
+    if not isinstance(each, (list, tuple)) or not all(isinstance(name, str) for name in each):
+        return set()
+    return {*each} if start is None else {*each, start.method}
+
+
 def start_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:
     """Yield what a start demands of the other sections of a spec; ``raw`` may hold anything."""
     if raw.get("start") is None:

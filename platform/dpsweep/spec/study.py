@@ -43,7 +43,7 @@ from dpsweep.spec.search.scheduler import SchedulerSpec
 from dpsweep.spec.search.section import SearchSpec, metric_rules
 from dpsweep.spec.space.parameter import Parameter
 from dpsweep.spec.space.parameters import parse_space
-from dpsweep.spec.start import StartSpec, start_rules
+from dpsweep.spec.start import StartSpec, methods_named, start_rules
 from dpsweep.spec.storage import StorageSpec
 from dpsweep.spec.tracking import TrackingSpec
 
@@ -141,15 +141,20 @@ class SweepSpec(Part):
     _names_delta: bool = PrivateAttr(True)
 
     def model_post_init(self, context: Any) -> None:
-        """Give a spec that names no delta the one of its declared number of records."""
+        """Give a spec that names no delta the one of its declared number of records.
+
+        Resources learn of which methods trials are.
+        """
         super().model_post_init(context)
+        resources = self.resources.for_methods(methods_named(self.search.space, self.start))
+        self.__dict__["resources"] = resources  # frozen for everybody else
         data = self.data
         num_records = data.num_records or PUBLISHED_RECORDS.get(data.dataset)
         if "delta" in self.privacy.model_fields_set or not num_records:
             return
         self._names_delta = False
         privacy = self.privacy.model_copy(update={"delta": derived_delta(num_records)})
-        self.__dict__["privacy"] = privacy  # frozen for everybody else
+        self.__dict__["privacy"] = privacy
 
     @property
     def names_delta(self) -> bool:

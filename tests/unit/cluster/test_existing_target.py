@@ -124,6 +124,22 @@ def test_an_autoscaler_is_asked_for_a_node_and_given_time(tmp_path, monkeypatch)
     assert asked == [[{"CPU": 4, "GPU": 1}], []]
 
 
+def test_more_nodes_are_waited_for_and_those_that_came_have_to_do(tmp_path, monkeypatch):
+    """A node without room for any trial, as a head's, is none of them."""
+    head, able = {"CPU": 2}, {"CPU": 4, "GPU": 1}
+    nodes = [[head, able], [head, able, able], [head, able, able, able]]
+    target, said, _ = waiting_target(tmp_path, monkeypatch, nodes, wait_minutes=1, wait_nodes=3)
+    target._await_room()
+    assert said == ["waiting up to 1 minute for an autoscaler: 1 of 3 nodes are there"]
+    assert nodes == [[head, able, able, able]]
+
+    target, said, _ = waiting_target(
+        tmp_path, monkeypatch, [[head, able]], wait_minutes=0.001, wait_nodes=3
+    )
+    target._await_room()
+    assert len(said) == 1
+
+
 def test_the_wait_for_an_autoscaler_ends(tmp_path, monkeypatch):
     target, said, asked = waiting_target(tmp_path, monkeypatch, [[{"CPU": 2}]], wait_minutes=0.001)
     target._await_room()  # what is missing is refused by the check that follows

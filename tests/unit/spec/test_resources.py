@@ -13,9 +13,10 @@ from dpsweep.cluster.early import (
     refuse_early,
     refuse_impossible,
 )
-from dpsweep.foundation.errors import ResourceError
+from dpsweep.foundation.errors import ResourceError, SpecError
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec, Share
 from dpsweep.spec.launching import SlurmSpec
+from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables.execution.actor import bundle_of
 
 MIXED = ResourcesSpec(cpu=2, by_method={"bitfit": {"gpu": 0.5}, "adamix": {"cpu": 0.5}})
@@ -60,7 +61,55 @@ def test_each_share_must_fit_on_some_node(nodes, says):
     [({"CPU": 8, "GPU": 1}, 16), ({"CPU": 0.5}, 1), ({"CPU": 2.0, "GPU": 8}, 4)],
 )
 def test_as_many_run_at_once_as_the_smallest_share_allows(total, most):
-    assert most_at_once(MIXED, total) == most
+    assert most_at_once(MIXED, [total]) == most
+
+
+@pytest.mark.parametrize(
+    ("share", "node", "most"),
+    [
+        (Share(1, 0.6), {"CPU": 8, "GPU": 2}, 2),
+        (Share(1, 0.3), {"CPU": 8, "GPU": 2}, 6),
+        (Share(1, 0.3), {"CPU": 8, "GPU": 0.5}, 1),
+        (Share(1, 2), {"CPU": 8, "GPU": 3}, 1),
+        (Share(0.1, 0), {"CPU": 1}, 10),
+        (Share(2, 0), {"CPU": 3}, 1),
+    ],
+)
+def test_a_share_lies_on_one_gpu_and_a_trial_on_one_node(share, node, most):
+    assert share.fits(node) == most
+    assert most_at_once(ResourcesSpec(cpu=share.cpu, gpu=share.gpu), [node] * 3) == 3 * most
+
+
+def _of_methods(tmp_path, methods, **extra):
+    method = methods[0] if len(methods) == 1 else {"choice": methods}
+    spec = make_spec(tmp_path, resources={"cpu": 64, "by_method": {"dp_sgd": {"cpu": 2}}})
+    spec["search"]["space"] = {"method": method}
+    return SweepSpec(**{**spec, **extra}).resources
+
+
+def test_a_share_that_no_trial_has_does_not_count(tmp_path):
+    resources = _of_methods(tmp_path, ["dp_sgd"])
+    assert resources.shares == {"resources.by_method.dp_sgd": Share(2, 0)}
+    refuse_impossible(resources, [{"CPU": 2}])
+    assert most_at_once(resources, [{"CPU": 64}]) == 32
+    assert set(_of_methods(tmp_path, ["dp_sgd", "bitfit"]).shares) == {
+        "resources",
+        "resources.by_method.dp_sgd",
+    }
+
+
+def test_the_method_of_a_start_counts(tmp_path):
+    start = {"method": "bitfit", "epsilons": [1.0], "runs": 1}
+    resources = _of_methods(tmp_path, ["dp_sgd"], start=start)
+    assert "resources" in resources.shares
+
+
+@pytest.mark.parametrize("key", ["cpu", "gpu"])
+def test_less_than_ray_counts_is_refused(key):
+    with pytest.raises(SpecError, match=rf"{key}: is 1e-05, and Ray counts in steps of 0.0001"):
+        ResourcesSpec(**{key: 0.00001})
+    with pytest.raises(SpecError, match=rf"{key}: is 5e-05"):
+        ResourcesSpec(by_method={"dp_sgd": {key: 0.00005}})
 
 
 def test_a_machine_without_gpus_runs_the_rest_of_its_cores():
