@@ -42,6 +42,10 @@ class _Dumper(yaml.SafeDumper):
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
+    def represent_scalar(self, tag: str, value: str, style: str | None = None) -> yaml.ScalarNode:
+        odd = '"' if set(value) & set("\x85\u2028\u2029") else None  # these end lines, too
+        return super().represent_scalar(tag, value, style or odd)
+
 
 for _tag, _pattern, _first in _SCALARS:
     _Loader.add_implicit_resolver(_tag, _pattern, ["" if c == "\0" else c for c in _first])

@@ -131,7 +131,7 @@ def specs(draw):
             | st.fixed_dictionaries({"type": st.just("median"), "min_trials": st.integers(1, 100)})
             | st.just({})
         ),
-        "resources": {"cpu": draw(positive)},
+        "resources": {"cpu": max(1e-4, draw(positive))},
         "tracking": {"experiment": draw(st.none() | word)},
     }  # fmt: skip
 
@@ -145,6 +145,12 @@ def test_spec_to_yaml_to_spec_is_the_identity(raw):
     assert hash(again) == hash(spec)
     assert again.to_yaml() == spec.to_yaml()
     assert json.dumps(again.to_dict()) == json.dumps(spec.to_dict())  # types and order as well
+
+
+@pytest.mark.parametrize("text", ["a\x85b", "a\u2028b", "x\u2029\n y", "a\tb", "\ufeff"])
+def test_a_text_with_odd_ends_of_lines_stays_as_it_is(text):
+    spec = SweepSpec(**changed("tracking.experiment", text))
+    assert SweepSpec.from_yaml(spec.to_yaml()).tracking.experiment == text
 
 
 def test_equality_sees_every_difference():
