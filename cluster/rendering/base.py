@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import yaml
@@ -177,7 +178,7 @@ def nodes_of(spec: SweepSpec, name: str, settings: LaunchSpec) -> Nodes:
     gpus = most if settings.node_gpus is None else settings.node_gpus
     node = {"CPU": settings.node_cpus, "GPU": gpus}
     place, share = min(shares.items(), key=lambda named: named[1].fits(node))
-    slots = int(share.fits(node) + 1e-9)
+    slots = share.fits(node)
     if slots < 1:
         raise ResourceError(
             f"a trial asks for {place}.cpu={share.cpu:g} and {place}.gpu={share.gpu:g}",
@@ -191,10 +192,15 @@ def nodes_of(spec: SweepSpec, name: str, settings: LaunchSpec) -> Nodes:
     return Nodes(min(settings.max_nodes, number), settings.node_cpus, gpus)
 
 
-def shipped(spec: SweepSpec) -> str:
-    """Return the spec that the driver gets: as written, joining the cluster that it is on."""
+def shipped(spec: SweepSpec, waiting: Mapping[str, float] = MappingProxyType({})) -> str:
+    """Return the spec that the driver gets: as written, joining the cluster that it is on.
+
+    Args:
+        spec: As it was given.
+        waiting: Keys of ``cluster`` on how long it waits for which nodes.
+    """
     written = {key: value for key, value in spec.as_written().items() if key != "cluster"}
-    return dump_yaml({**written, "cluster": JOINED})
+    return dump_yaml({**written, "cluster": {**JOINED, **waiting}})
 
 
 def manifest(*documents: Mapping[str, Any]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import PurePosixPath
 
 from dpsweep.foundation.bucket_path import is_address
@@ -15,6 +15,8 @@ from dpsweep.spec.tracking import masked
 
 _PATH = re.compile(r"(/[A-Za-z0-9_+.-]+)+/?")
 _SQLITE = "sqlite:///"
+#: Values of ``model.checkpoint`` that name no file.
+_NO_FILE = (None, "published", "pretrain")
 
 
 #: Environment variables that trials need themselves, where a study's bucket asks for them.
@@ -77,7 +79,15 @@ def _unkept(spec: SweepSpec, mount: str | None, is_mounted: bool) -> Iterator[Mi
 def _read(spec: SweepSpec) -> Iterator[tuple[str, str]]:
     public = spec.data.public
     pollution = None if public.pollution is None else public.pollution.path
+    weights = spec.search.space.get("model.checkpoint")
+    weights = weights.get("choice") if isinstance(weights, Mapping) else [weights]
+    for name in weights or ():
+        if name not in _NO_FILE:
+            yield "search.space.model.checkpoint", name
+    if spec.pretrain is not None and spec.pretrain.checkpoint is not None:
+        yield "pretrain.checkpoint", spec.pretrain.checkpoint
     for key, path in (
+        ("pretrain.path", None if spec.pretrain is None else spec.pretrain.path),
         ("data.path", spec.data.path),
         ("data.public.path", public.path),
         ("data.public.positions", public.positions),

@@ -25,6 +25,7 @@ _WARNING_S = 120
 _END = "END_OF_SPEC"
 _SCRIPT = r"""
 set -u
+state="$studies/$SLURM_JOB_ID"  # of this job alone: another one of the study must not end it
 mkdir -p "$state" && chmod 700 "$state" || exit 2
 rm -f "$state"/driver.pid "$state"/code
 cat > "$state/sweep.yaml" <<'@END@'
@@ -135,6 +136,7 @@ def _header(spec: SweepSpec, settings: SlurmSpec, nodes: Nodes) -> str:
         "gpus-per-node": nodes.gpus or None,
         "mem": 0,
         "time": settings.minutes,
+        "dependency": "singleton",  # one job of a study at a time, in the order of submission
         "signal": f"B:USR1@{_WARNING_S}",
         "output": _log(spec.name),
         "open-mode": "append",
@@ -143,7 +145,7 @@ def _header(spec: SweepSpec, settings: SlurmSpec, nodes: Nodes) -> str:
     lines = [f"#SBATCH --{key}={value}" for key, value in options.items() if value is not None]
     lines += ["#SBATCH --exclusive", "#SBATCH --requeue"]
     variables = {
-        "state": f"{settings.state or spec.storage.path.rstrip('/') + '/.slurm'}/{spec.name}",
+        "studies": f"{settings.state or spec.storage.path.rstrip('/') + '/.slurm'}/{spec.name}",
         "port": settings.port,
         "nodes": nodes.number,
         "cpus": nodes.cpus,

@@ -18,12 +18,26 @@ from dpsweep.cluster.rendering.base import (
     shipped,
 )
 from dpsweep.cluster.rendering.places import check_places, needed_by_trials
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.spec.launching import VmSpec
 from dpsweep.spec.study import SweepSpec
 
 _TOKEN = "~/.ray/auth_token"
 _SECRETS = "~/.dpsweep.env"
 _SPECS = "~/.dpsweep"
+#: `ray up` returns when the head is there; its workers take minutes more.
+_WAIT_MINUTES = 20
+#: Linux takes 128 KiB in one argument, and each shell on the way quotes anew.
+_LONGEST_ARGUMENT = 100_000
+# Values are taken as they stand, as `docker run --env-file` does.
+_READ_SECRETS = (
+    f"if [ -f {_SECRETS} ]; then "
+    """while IFS= read -r line || [ -n "$line" ]; do """
+    """if [[ $line =~ ^[A-Za-z_][A-Za-z0-9_]*= ]]; then export "$line"; """
+    """elif [[ -n $line && $line != "#"* ]]; then """
+    f"""echo "{_SECRETS}: a line is not NAME=value" >&2; exit 2; fi; """
+    f"done < {_SECRETS}; fi"
+)
 # Without it Ray sends no token, whatever file or variable has one.
 _JOB = "RAY_AUTH_MODE=token ray job"
 _START = "export RAY_AUTH_MODE=token RAY_JOB_STOP_WAIT_TIME_S=40 RAY_USAGE_STATS_ENABLED=0; "
@@ -45,13 +59,14 @@ class VmRendering(FileRendering):
     def submit(cls, study: str, folder: Path) -> list[Command]:
         """Start the machines, forget an ended job of this name, and submit the study on the head.
 
-        The driver gets the secrets that were copied there, if any.
+        Machines that are there go on as they are: a job of this name may be running on them. The
+        driver gets the secrets that were copied there, if any.
         """
         file, job = str(folder / cls.file_of(study)), job_name(study)
-        run = f"set -a; [ ! -f {_SECRETS} ] || . {_SECRETS}; exec dpsweep run {_SPECS}/{study}.yaml"
+        run = f"{_READ_SECRETS}; exec dpsweep run {_SPECS}/{study}.yaml"
         driver = shlex.join(["bash", "-c", run])
         return commands(
-            ["ray", "up", "--yes", file],
+            ["ray", "up", "--yes", "--no-restart", file],
             ["ray", "exec", file, f"{_JOB} delete {job} || true"],
             ["ray", "exec", file, f"{_JOB} submit --submission-id {job} --no-wait -- {driver}"],
         )
@@ -84,7 +99,15 @@ def _cluster(spec: SweepSpec, settings: VmSpec) -> dict[str, Any]:
     copied = {_TOKEN: _TOKEN}
     if settings.secrets_file is not None:
         copied[_SECRETS] = settings.secrets_file
-    spec_file = f"{_SPECS}/{spec.name}.yaml"
+    waiting = {"wait_minutes": spec.cluster.wait_minutes or _WAIT_MINUTES}
+    text = shipped(spec, {**waiting, "wait_nodes": nodes.number})
+    making = f"mkdir -p {_SPECS} && printf %s {shlex.quote(text)} > {_SPECS}/{spec.name}.yaml"
+    if len(shlex.quote(making).encode()) > _LONGEST_ARGUMENT:
+        raise BadInputError(
+            f"the spec is too long for a command line: {len(text.encode())} bytes",
+            because="machines get it in one",
+            fix="put long lists into files that all nodes mount, and name those",
+        )
     return {
         "cluster_name": job_name(spec.name),
         "max_workers": nodes.number,
@@ -115,9 +138,7 @@ def _cluster(spec: SweepSpec, settings: VmSpec) -> dict[str, Any]:
         "file_mounts": copied,
         "initialization_commands": _mounting(settings),
         "setup_commands": [],
-        "head_setup_commands": [
-            f"mkdir -p {_SPECS} && printf %s {shlex.quote(shipped(spec))} > {spec_file}"
-        ],
+        "head_setup_commands": [making],
         "worker_setup_commands": [],
         "head_start_ray_commands": [
             "ray stop",
@@ -147,7 +168,8 @@ def _handed(spec: SweepSpec, settings: VmSpec) -> str:
     if settings.secrets_file is None:
         return ""
     return "".join(
-        f'{name}=$(. {_SECRETS}; printf %s "${name}"); [ -z "${name}" ] || export {name}; '
+        f"{name}=$(sed -n 's/^{name}=//p' {_SECRETS} | tail -n 1); "
+        f'[ -z "${name}" ] || export {name}; '
         for name in needed_by_trials(spec)
     )
 

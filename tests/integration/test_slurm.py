@@ -147,4 +147,5 @@ def test_a_job_that_slurm_queues_again_twice_finishes_its_study(slurm, tmp_path)
     assert log.read_text().count("2 nodes, 2 CPUs") == 3
     assert "continuing at step" in log.read_text()
     assert "study 'digits-slurm' has finished" in log.read_text()
-    assert not (tmp_path / "studies" / ".slurm" / "digits-slurm" / "token").exists()
+    (state,) = (tmp_path / "studies" / ".slurm" / "digits-slurm").iterdir()
+    assert (state.name, (state / "token").exists()) == (str(number), False)

@@ -132,11 +132,20 @@ def _name(study: str) -> str:
 
 
 def _write(files: dict[str, str], folder: Path) -> list[Path]:
-    """Write rendered files, each below the folder, and return their paths."""
+    """Write rendered files, each below the folder, and return their paths.
+
+    Raises:
+        BadInputError: One cannot be written.
+    """
     paths = [folder / name for name in files]
     for path, text in zip(paths, files.values()):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        except OSError as error:
+            raise BadInputError(
+                f"{path} cannot be written", because=str(error), fix="name another folder: --to"
+            ) from error
     return paths
 
 

@@ -195,6 +195,17 @@ def test_the_address_of_a_dashboard_is_that_of_the_environment(monkeypatch):
     assert done.stdout == "ray job status --address https://ray.example dpsweep-x\n"
 
 
+@pytest.mark.parametrize("place", ["file", "/proc/none", "folder"])
+def test_a_folder_that_cannot_be_written_is_told(place, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file").touch()
+    (tmp_path / "folder" / "digits-eps2.sbatch").mkdir(parents=True)
+    done = cli_here("cluster", "render", "slurm", SPEC, "--to", place)
+    assert done.returncode == 2
+    assert f"error: {place}/digits-eps2.sbatch cannot be written" in done.stderr
+    assert "fix: name another folder: --to" in done.stderr
+
+
 def test_a_wrong_target_is_told():
     done = cli_here("cluster", "render", "kubray", SPEC)
     assert done.returncode == 2

@@ -92,6 +92,23 @@ def wait_for_driver(script: Path) -> None:
         time.sleep(0.02)
 
 
+def state(script: Path) -> Path:
+    return script.parent / "studies" / ".slurm" / "digits-eps2"
+
+
+def test_another_job_of_the_study_leaves_a_running_one_alone(script: Path) -> None:
+    first = start(script, LASTS_S=4)
+    wait_for_driver(script)
+    token = (state(script) / "77" / "token").read_text()
+    second = start(script, SLURM_JOB_ID=78, LASTS_S=0, CODE=2)  # refused: the study runs
+    second.communicate(timeout=30)
+    assert second.returncode == 2
+    assert first.poll() is None
+    assert (state(script) / "77" / "token").read_text() == token
+    first.communicate(timeout=30)
+    assert first.returncode == 0
+
+
 def test_a_job_runs_the_study_with_a_token_of_its_own(script: Path) -> None:
     process = start(script, LASTS_S=0)
     said, _ = process.communicate(timeout=30)
@@ -104,7 +121,7 @@ def test_a_job_runs_the_study_with_a_token_of_its_own(script: Path) -> None:
     ]
     assert "name: digits-eps2" in (script.parent / "log.spec").read_text()
     assert (script.parent / "log.token").read_text().split() == ["64", "600"]
-    left = {path.name for path in (script.parent / "studies" / ".slurm" / "digits-eps2").iterdir()}
+    left = {path.name for path in (state(script) / "77").iterdir()}
     assert left == {"sweep.yaml", "driver.pid", "code"}
     assert "planted-token" not in said
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
@@ -219,6 +220,24 @@ def test_relative_data_are_refused() -> None:
         RENDERINGS["slurm"].files(read(SPECS[1], "data.path=x.npz"))
 
 
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("pretrain={checkpoint: w.pt}", "pretrain.checkpoint"),
+        ("search.space.model.checkpoint=w.pt", "search.space.model.checkpoint"),
+        ("search.space.model.checkpoint={choice: [published, w.pt]}", "model.checkpoint"),
+    ],
+)
+def test_relative_weights_are_refused(override: str, key: str) -> None:
+    with pytest.raises(SpecError, match=rf"{key}: 'w.pt' is relative"):
+        RENDERINGS["slurm"].files(read(SPECS[0], override))
+
+
+def test_weights_that_are_no_file_are_none() -> None:
+    override = "search.space.model.checkpoint={choice: [published, pretrain, /mnt/w.pt, null]}"
+    assert RENDERINGS["slurm"].files(read(SPECS[0], override))
+
+
 class Barge:
     """A rendering of a package."""
 
@@ -276,6 +295,60 @@ def test_machines_of_trials_get_it_by_no_command_line(
     assert "geheim" not in start
 
 
+@pytest.mark.parametrize(
+    ("line", "code", "values"),
+    [
+        ("PGPASSWORD=pa$$word&x 'y' \"z\" $(id) #1", 0, ["pa$$word&x 'y' \"z\" $(id) #1"]),
+        ("# PGPASSWORD=none\n\nPGPASSWORD=a=b", 0, ["a=b"]),
+        ("PGPASSWORD=first\nPGPASSWORD=last", 0, ["last"]),
+        ("export PGPASSWORD=geheim", 2, []),
+    ],
+)
+def test_secrets_of_machines_are_read_as_they_stand(
+    line: str, code: int, values: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last line may lack its end, and a wrong one is not shown."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PGPASSWORD", raising=False)
+    Path("secrets.env").write_text(line)
+    submission = RENDERINGS["vm"].submit("digits-eps2", Path())[-1].arguments[-1]
+    words = shlex.split(submission[submission.index("-- ") + 3 :])
+    script = words[-1].replace("~/.dpsweep.env", "secrets.env").replace("dpsweep run", "env #")
+    done = subprocess.run([*words[:-1], script], capture_output=True, text=True)
+    given = [entry for entry in done.stdout.splitlines() if entry.startswith("PGPASSWORD=")]
+    assert (done.returncode, given) == (code, [f"PGPASSWORD={value}" for value in values])
+    assert "geheim" not in done.stderr
+
+    if code == 0:  # trials get the same
+        spec = read(SPECS[0], *_IN_DATABASE, "cluster.vm.secrets_file=~/secrets.env")
+        (text,) = RENDERINGS["vm"].render(spec).values()
+        start = yaml.safe_load(text)["worker_start_ray_commands"][-1]
+        start = start.replace("~/.dpsweep.env", "secrets.env").replace("ray start", "env; true")
+        done = subprocess.run(["bash", "-c", start], capture_output=True, text=True, check=True)
+        assert f"PGPASSWORD={values[0]}" in done.stdout.splitlines()
+
+
+def test_the_driver_of_machines_waits_for_them() -> None:
+    def waits(*overrides: str) -> tuple[float, int]:
+        (text,) = RENDERINGS["vm"].files(read(SPECS[0], *overrides)).values()
+        cluster = SweepSpec.from_yaml(_spec_in("vm", text)).cluster
+        assert yaml.safe_load(text)["max_workers"] == cluster.wait_nodes
+        return cluster.wait_minutes, cluster.wait_nodes
+
+    assert waits() == (20, 4)
+    assert waits("cluster.wait_minutes=3", "cluster.vm.max_nodes=2") == (3, 2)
+    up = RENDERINGS["vm"].submit("digits-eps2", Path())[0]
+    assert "--no-restart" in up.arguments, "a job of this name may be running"
+
+
+def test_a_spec_that_no_command_line_takes_is_refused_for_machines() -> None:
+    rows = list(range(30_000))
+    spec = read(SPECS[0], f"data.public={{positions: {rows}, labels: known}}")
+    with pytest.raises(BadInputError, match="the spec is too long for a command line"):
+        RENDERINGS["vm"].files(spec)
+    RENDERINGS["kuberay"].files(spec)
+
+
 _BUCKET = (
     "storage.path=s3://lab/studies",
     "storage.database=postgresql://ada@db/sweeps",
@@ -313,7 +386,7 @@ def test_machines_of_a_study_in_a_bucket_mount_nothing() -> None:
     for node in cluster["available_node_types"].values():
         assert node["node_config"]["IamInstanceProfile"] == {"Name": "sweeps"}
     start = cluster["worker_start_ray_commands"][-1]
-    assert "AWS_SECRET_ACCESS_KEY=$(. ~/.dpsweep.env;" in start
+    assert "AWS_SECRET_ACCESS_KEY=$(sed -n 's/^AWS_SECRET_ACCESS_KEY=//p' ~/.dpsweep.env" in start
     assert "MLFLOW" not in start
 
 
@@ -328,4 +401,4 @@ def test_a_batch_job_of_a_study_in_a_bucket_has_a_folder_of_its_own() -> None:
         RENDERINGS["slurm"].files(read(SPECS[0], *_BUCKET))
     spec = read(SPECS[0], *_BUCKET, "cluster.slurm.state=/home/ada/jobs")
     (text,) = RENDERINGS["slurm"].files(spec).values()
-    assert f"\nstate=/home/ada/jobs/{spec.name}\n" in text
+    assert f"\nstudies=/home/ada/jobs/{spec.name}\n" in text
