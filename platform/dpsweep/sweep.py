@@ -55,6 +55,7 @@ from dpsweep.running.modes.sealed import erase, run_selection
 from dpsweep.running.modes.searching import run_public, run_search
 from dpsweep.running.nodes.cluster import LaunchCluster
 from dpsweep.running.nodes.joining import join_cluster
+from dpsweep.running.nodes.software import package_notes
 from dpsweep.running.pretrain import pretrained_weights
 from dpsweep.running.termination import Termination
 from dpsweep.spec.study import SweepSpec
@@ -113,9 +114,8 @@ def run_checked(
         termination: Of a process that treats SIGTERM as Ctrl-C, which must then end in time.
         cluster: The launch's, begun, if it was begun before this module was loaded.
     """
-    observer = watching(observer)
+    spec, observer = checked.spec, watching(observer)
     cluster = cluster or LaunchCluster(checked)
-    spec = checked.spec
     remove_left_behind(PATIENCE_S)
     refuse_launch(spec)
     make_places(spec)
@@ -153,7 +153,7 @@ def run_checked(
         raise_lost()  # Ctrl-C, before anything is charged
         composition, selection = _commit(checked, study, ledger, composition, selection)
         ledger.settle_lost(study.view.ended())
-        for note in record_notes(spec, data):
+        for note in (*record_notes(spec, data), *package_notes(study.view.trials)):
             observer.on_message(note)
         if is_over:
             observer.on_message(f"study {spec.name!r} has finished already; nothing to run")

@@ -14,6 +14,7 @@ from typing import Any
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import LedgerError, NothingWithinBudgetError
 from dpsweep.foundation.logs import read_log
+from dpsweep.foundation.registry import package_of
 from dpsweep.foundation.version import __version__
 from dpsweep.foundation.words import exact
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file
@@ -277,6 +278,8 @@ def trial_started(
         started_from["dpsweep.releases"] = ", ".join(map(exact, task.releases))
     if hparams.get("model.checkpoint") == PRETRAIN and pretrained is not None:
         started_from["dpsweep.pretrained"] = pretrained["address"]
+    if task.method in TRAINABLES.outside():
+        started_from["dpsweep.package"] = package_of(TRAINABLES.outside()[task.method])
     if spec.run_of(task.trial):
         started_from["dpsweep.role"] = spec.run_of(task.trial)
     records = {"dp.records": task.records, "dp.released": released(spec, task.records)}

@@ -35,6 +35,7 @@ class TrialView:
     charged: int = 0
     sampling: str = "none"
     records: str = "private"
+    package: str = ""  # that brought its method, and the version; empty: dpsweep itself
     value: float | None = None
     best_step: int = 0
     wall_s: float | None = None
@@ -226,6 +227,7 @@ def _fold_trial(
             trial.num_steps = event.plan["steps"]
             trial.sampling = event.tags["dp.sampling"]
             trial.records = event.tags.get("dp.records", "private")
+            trial.package = event.tags.get("dpsweep.package", "")
             trial.state, trial.was_continued = TrialState.RUNNING, True
         case events.TrialCharged():
             trial.kept_step, trial.charged = event.step, max(trial.charged, event.charged)

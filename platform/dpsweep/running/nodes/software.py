@@ -17,11 +17,12 @@ from dpsweep.cluster.package import code_digest
 from dpsweep.foundation import version as own_version
 from dpsweep.foundation.errors import ResourceError
 from dpsweep.foundation.registry import installed
-from dpsweep.foundation.words import counted
+from dpsweep.foundation.words import counted, listed
 
 if TYPE_CHECKING:
     from dpsweep.cluster.base import ClusterTarget
     from dpsweep.planning.preflight import Preflight
+    from dpsweep.study.journal import TrialView
     from dpsweep.study.study import Observer
 
 #: What must be equal, and how many parts of its version: records, gradients and costs come of it.
@@ -66,6 +67,29 @@ def check_software(checked: Preflight, target: ClusterTarget, observer: Observer
     observer.on_message(f"{nodes} of the cluster: {own['dpsweep']}, the same code as here")
     for note in other_software(own, there):
         observer.on_message(note)
+
+
+def package_notes(trials: Mapping[int, TrialView]) -> list[str]:
+    """Say which trials are of other versions of packages than those that are installed now.
+
+    Args:
+        trials: Of a study, by number; each says which package has brought its method.
+    """
+    numbers: dict[str, list[int]] = {}
+    for number, trial in sorted(trials.items()):
+        if trial.package:
+            numbers.setdefault(trial.package, []).append(number)
+    notes = []
+    for package, of_it in sorted(numbers.items()):
+        name = package.rpartition(" ")[0]
+        if (now := f"{name} {_version(name)}") != package:
+            which = listed([str(number) for number in of_it], 5)
+            noun = "trial" if len(of_it) == 1 else "trials"
+            notes.append(
+                f"note: {noun} {which} ran with {package}, and {now} is installed now; plans and "
+                "scores of both stand in one table"
+            )
+    return notes
 
 
 def plugin_points() -> list[tuple[str, str]]:
