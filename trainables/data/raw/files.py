@@ -15,11 +15,18 @@ from dpsweep.foundation.errors import DataError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.data.images import IMAGE_SUFFIXES
 from dpsweep.trainables.data.npz import npz_array
-from dpsweep.trainables.data.raw.preparation import ArrayRecords, ImageRecords, TextRecords
+from dpsweep.trainables.data.raw.preparation import (
+    ArrayRecords,
+    ImageRecords,
+    TextRecords,
+    refuse_deep,
+)
 from dpsweep.trainables.data.text.tables import ONE_A_LINE, LineError, csv_rows, json_rows
 
 #: Names of the array of an .npz file that holds records; the first one that is there.
 KEYS = ("inputs", "x", "x_test")
+#: Channels of pixels -> Pillow's name of them.
+_MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 _TABLES = (".npz", ".npy")
 
 
@@ -78,10 +85,7 @@ def read_files(paths: Sequence[Path], facts: Mapping[str, Any]) -> tuple[list[st
 def _arrays(path: Path, facts: Mapping[str, Any]) -> np.ndarray:
     shape, kind = tuple(facts["raw_shape"]), np.dtype(facts["raw_dtype"])
     if path.suffix.lower() in IMAGE_SUFFIXES and kind == np.uint8:
-        from PIL import Image
-
-        with Image.open(path) as image:
-            values = np.asarray(image)[None]
+        values = _pixels(path, _MODES.get(shape[2], "RGB") if len(shape) == 3 else "L")[None]
     else:
         values = _table(path, f"a record is an array of {kind} of shape {shape}")
     if values.shape[1:] != shape:
@@ -89,12 +93,43 @@ def _arrays(path: Path, facts: Mapping[str, Any]) -> np.ndarray:
             f"{path} has records of shape {values.shape[1:]}, and the model takes {shape}",
             fix="store (records, ...) as the data of the study were",
         )
-    if not np.can_cast(values.dtype, kind, "same_kind"):
+    is_mask = values.dtype == bool and (len(shape) > 1 or kind.kind in "iu")
+    if is_mask or not np.can_cast(values.dtype, kind, "same_kind"):
         raise DataError(
             f"{path} has numbers of {values.dtype}, and the model takes {kind}",
             fix="store numbers of the kind that the study's data have",
         )
-    return values.astype(kind)
+    if kind.kind in "iu" and values.size and not np.can_cast(values.dtype, kind):
+        least, most = int(values.min()), int(values.max())
+        if least < np.iinfo(kind).min or most > np.iinfo(kind).max:
+            raise DataError(
+                f"{path} has numbers from {least} to {most}, and the model takes {kind}",
+                fix="scale them to the range that the study's data have",
+            )
+    with np.errstate(over="ignore"):  # the model refuses infinities
+        return values.astype(kind)
+
+
+def _pixels(path: Path, mode: str) -> np.ndarray:
+    """Return the pixels of an image, uint8 (height, width) or (height, width, channels).
+
+    Args:
+        path: Of its file.
+        mode: Pillow's name of what a palette, or one bit a pixel, is converted to.
+    """
+    from PIL import Image
+
+    with Image.open(path) as image:
+        refuse_deep(image)
+        if image.mode in ("1", "P"):
+            if mode in ("L", "RGB"):  # which know no transparency: the colours of all pixels count
+                image.info.pop("transparency", None)
+            return np.asarray(image.convert(mode))
+        if image.mode not in _MODES.values():
+            raise DataError(
+                f"{path} has pixels of mode {image.mode}", fix="store the image as grey or as RGB"
+            )
+        return np.asarray(image)
 
 
 def _images(path: Path, facts: Mapping[str, Any]) -> Sequence[Any]:

@@ -181,8 +181,7 @@ class ImageRecords:
     def _read(self, image: Any) -> np.ndarray:
         from PIL import Image, ImageOps
 
-        if image.mode.startswith("I") or image.mode == "F":
-            raise RecordError(f"an image has more than 8 bits per channel (mode {image.mode})")
+        refuse_deep(image)
         pixels = image.convert("L" if self.channels == 1 else "RGB")
         size, bilinear = (self.width, self.height), Image.Resampling.BILINEAR
         if self.resize == "crop":
@@ -191,6 +190,16 @@ class ImageRecords:
             pixels = pixels.resize(size, bilinear)
         array = np.asarray(pixels)
         return array[None] if self.channels == 1 else array.transpose(2, 0, 1)
+
+
+def refuse_deep(image: Any) -> None:
+    """Refuse an image of Pillow with more than 8 bits per channel.
+
+    Raises:
+        RecordError: It has more.
+    """
+    if image.mode.startswith("I") or image.mode == "F":
+        raise RecordError(f"an image has more than 8 bits per channel (mode {image.mode})")
 
 
 def _pixels(record: Any) -> tuple[np.ndarray, str]:

@@ -38,6 +38,96 @@ def test_numbers_become_those_of_the_model(tmp_path):
     assert read_files([tmp_path / "a.npy"], facts("array", DOUBLES))[1].dtype == np.float64
 
 
+def save_as(path, values, mode):
+    """Write pixels (height, width), uint8, as an image of a mode of Pillow."""
+    if mode == "I;16":
+        Image.fromarray(values.astype(np.uint16) * 257).save(path)
+    elif mode == "quantized":
+        Image.fromarray(values).quantize(8).save(path)
+    else:
+        Image.fromarray(values).convert(mode).save(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [("a.png", "P"), ("a.png", "quantized"), ("a.gif", "P"), ("a.png", "1"), ("a.tif", "1")],
+)
+@pytest.mark.parametrize("shape", [(4, 4), (4, 4, 3), (4, 4, 4), (4, 4, 2)])
+def test_palettes_and_bits_are_read_as_pixels(tmp_path, name, mode, shape):
+    values = (np.eye(4) * 255).astype(np.uint8)
+    save_as(tmp_path / name, values, mode)
+    preparation = {**BYTES, "raw_shape": list(shape)}
+    _, records = read_files([tmp_path / name], facts("array", preparation))
+    assert records.shape == (1, *shape)
+    planes = records[0].reshape(4, 4, -1)
+    if shape in [(4, 4, 2), (4, 4, 4)]:
+        assert (planes[..., -1] == 255).all()
+        planes = planes[..., :-1]
+    assert (planes == values[..., None]).all()
+
+
+def test_a_transparent_colour_counts_unless_the_model_reads_alpha(tmp_path):
+    image = Image.new("P", (4, 4), 1)
+    image.putpalette([0, 0, 0, 10, 20, 30])
+    image.save(tmp_path / "a.png", transparency=b"\xff\x00")
+    for channels, pixel in [(3, [10, 20, 30]), (4, [10, 20, 30, 0])]:
+        preparation = {**BYTES, "raw_shape": [4, 4, channels]}
+        _, records = read_files([tmp_path / "a.png"], facts("array", preparation))
+        assert records[0, 0, 0].tolist() == pixel
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "shape", "words"),
+    [
+        ("a.png", "I;16", [4, 4], r"more than 8 bits per channel \(mode I;16\)"),
+        ("a.tif", "F", [4, 4], r"more than 8 bits per channel \(mode F\)"),
+        ("a.jpg", "CMYK", [4, 4, 4], "has pixels of mode CMYK"),
+        ("a.tif", "LAB", [4, 4, 3], "has pixels of mode LAB"),
+        ("a.png", "RGB", [4, 4], r"shape \(4, 4, 3\), and the model takes \(4, 4\)"),
+        ("a.png", "RGBA", [4, 4, 3], r"shape \(4, 4, 4\), and the model takes \(4, 4, 3\)"),
+        ("a.png", "P", [3, 6, 6], r"shape \(4, 4, 3\), and the model takes \(3, 6, 6\)"),
+    ],
+)
+def test_other_pixels_are_refused(tmp_path, name, mode, shape, words):
+    if mode == "LAB":
+        Image.new("LAB", (4, 4)).save(tmp_path / name)
+    elif mode == "CMYK":
+        Image.new("CMYK", (4, 4)).save(tmp_path / name)
+    else:
+        save_as(tmp_path / name, np.zeros((4, 4), np.uint8), mode)
+    with pytest.raises(DataError, match=words) as caught:
+        read_files([tmp_path / name], facts("array", {**BYTES, "raw_shape": shape}))
+    assert name in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("values", "preparation", "words"),
+    [
+        (np.full((1, 4, 4), 256, np.uint16), BYTES, "from 256 to 256, and the model takes uint8"),
+        (np.full((1, 4, 4), 2**40, np.uint64), BYTES, "and the model takes uint8"),
+        (np.ones((1, 4, 4), bool), BYTES, "numbers of bool, and the model takes uint8"),
+        (np.ones((1, 4, 4), bool), {**BYTES, "raw_dtype": "float32"}, "numbers of bool"),
+        (np.ones((1, 4, 4)), BYTES, "numbers of float64, and the model takes uint8"),
+        (np.ones((1, 4), bool), {"raw_shape": [4], "raw_dtype": "int64", "shape": [4]}, "of bool"),
+        (
+            np.full((1, 4), 2**63, np.uint64),
+            {"raw_shape": [4], "raw_dtype": "int64", "shape": [4]},
+            "and the model takes int64",
+        ),
+    ],
+)
+def test_numbers_that_the_model_cannot_hold_are_refused(tmp_path, values, preparation, words):
+    np.savez(tmp_path / "a.npz", inputs=values)
+    with pytest.raises(DataError, match=words):
+        read_files([tmp_path / "a.npz"], facts("array", preparation))
+
+
+def test_wider_numbers_that_fit_are_taken(tmp_path):
+    np.savez(tmp_path / "a.npz", inputs=np.full((2, 4, 4), 255, np.uint16))
+    _, records = read_files([tmp_path / "a.npz"], facts("array", BYTES))
+    assert (records.dtype, records.min(), records.max()) == (np.uint8, 255, 255)
+
+
 def test_images_are_handed_on_as_bytes(tmp_path):
     Image.fromarray(np.zeros((5, 7), np.uint8)).save(tmp_path / "a.png")
     np.save(tmp_path / "b.npy", np.zeros((2, 3, 3, 3), np.uint8))
