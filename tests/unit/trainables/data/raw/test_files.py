@@ -147,6 +147,23 @@ def test_texts(tmp_path):
     assert names[1] == f"{tmp_path}/a.txt:1"
 
 
+def test_a_line_of_a_text_file_ends_at_its_end_alone(tmp_path):
+    texts = ["a\x0cb", "c\u2028d", "e\x85f", "g\x1ch\x0bi", "", "j"]
+    (tmp_path / "a.txt").write_bytes("\r\n".join(texts).encode())
+    (tmp_path / "b.txt").write_bytes(("\n".join(texts) + "\n").encode())
+    (tmp_path / "c.jsonl").write_text(
+        "".join(json.dumps({"review": text}, ensure_ascii=False) + "\n" for text in texts),
+        encoding="utf-8",
+    )
+    (tmp_path / "d.csv").write_text(
+        "review\n" + "".join(f'"{text}"\n' for text in texts), encoding="utf-8"
+    )
+    for name in ("a.txt", "b.txt", "c.jsonl", "d.csv"):
+        names, frame = read_files([tmp_path / name], facts("text", TEXTS))
+        assert list(frame["text"]) == texts, name
+        assert names[-1] == f"{tmp_path / name}:5"
+
+
 def write(path):
     if path.name.startswith("words"):
         path.write_text("no array\n")
