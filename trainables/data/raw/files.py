@@ -12,7 +12,6 @@ import numpy as np
 from numpy.lib.format import MAGIC_PREFIX
 
 from dpsweep.foundation.errors import DataError
-from dpsweep.foundation.registry import did_you_mean
 from dpsweep.trainables.data.images import IMAGE_SUFFIXES
 from dpsweep.trainables.data.npz import npz_array
 from dpsweep.trainables.data.raw.preparation import (
@@ -25,9 +24,9 @@ from dpsweep.trainables.data.text.tables import ONE_A_LINE, LineError, csv_rows,
 
 #: Names of the array of an .npz file that holds records; the first one that is there.
 KEYS = ("inputs", "x", "x_test")
+_TABLES = (".npz", ".npy")
 #: Channels of pixels -> Pillow's name of them.
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
-_TABLES = (".npz", ".npy")
 
 
 def refuse_missing(paths: Sequence[Path]) -> None:
@@ -186,14 +185,21 @@ def _texts(path: Path, facts: Mapping[str, Any]) -> Sequence[Any]:
         for column in columns:
             if column not in row:
                 there = [str(name) for name in row]
-                hint = did_you_mean(column, there) or f"it has {', '.join(there[:10])}"
-                raise DataError(f"{path} has no column {column!r} in row {number}", fix=hint)
+                raise DataError(
+                    f"{path} has no column {column!r} in row {number}",
+                    fix=f"name the column {column!r}; it has {', '.join(there[:10]) or 'none'}",
+                )
             if row[column] is None:
                 raise DataError(
                     f"{path} has no text in column {column!r} of row {number}",
                     fix="write one, or take the row away",
                 )
-        texts = tuple(_unicode(str(row[column]), path, number) for column in columns)
+            if not isinstance(row[column], str):  # of .jsonl; data of a study are refused, too
+                raise DataError(
+                    f"{path} has a value that is no text in column {column!r} of row {number}",
+                    fix="write it as a text, in double quotes",
+                )
+        texts = tuple(_unicode(row[column], path, number) for column in columns)
         records.append(texts if is_pair else texts[0])
     return records
 

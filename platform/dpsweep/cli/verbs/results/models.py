@@ -170,7 +170,12 @@ def _takes(served: ServedModel) -> dict[str, Any]:
         "text": "texts, of which the network reads {length} tokens at most",
     }[served.facts["kind"]]
     if "pair_column" in facts:
-        records = f"pairs of {records}; columns text and text_pair"
+        records = (
+            f"pairs of {records}; columns {{column!r}} and {{pair_column!r}} of a .csv or .jsonl "
+            "file, 'text' and 'text_pair' from Python"
+        )
+    elif "column" in facts:
+        records += "; column {column!r} of a .csv or .jsonl file, or the lines of a .txt file"
     return {"takes": records.format(**facts), "classes": list(served.facts["classes"])}
 
 
