@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Collection, Mapping
@@ -27,6 +28,12 @@ if TYPE_CHECKING:
 
 #: Numbers of channels that images have, and the least side of one whose axes tell which is which.
 _CHANNELS, _SIDE = (1, 3, 4), 8
+#: What reading a damaged file of arrays raises: of an encrypted one RuntimeError, of another
+#: compression NotImplementedError, which is one, and of a header TokenError.
+DAMAGES = (
+    *(OSError, ValueError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error),
+    tokenize.TokenError,
+)
 
 
 def npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
@@ -46,7 +53,7 @@ def npz_headers(path: Path) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
                     else:
                         shape, _, dtype = np.lib.format.read_array_header_2_0(file)
                 headers[entry.removesuffix(".npy")] = (shape, dtype)
-    except (OSError, ValueError, zipfile.BadZipFile, zlib.error, EOFError) as error:
+    except DAMAGES as error:
         raise DataError(
             f"{path} is not an .npz file, or cut short: {error}",
             fix="get the file again, or save it anew with numpy.savez",
@@ -109,14 +116,20 @@ def npz_array(file: Mapping[str, np.ndarray], name: str, path: Path) -> np.ndarr
     """Return one array of an open .npz file.
 
     Raises:
-        DataError: It is damaged: cut short, or with another checksum than it was stored with.
+        DataError: It is no array of numbers or texts, or damaged: cut short, or with another
+            checksum than it was stored with.
     """
     try:
-        return file[name]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        values = file[name]
+    except DAMAGES as error:
+        if "allow_pickle" in str(error):  # numpy's words for arrays of objects
+            raise DataError(f"{path.name}: {name} holds objects", fix="store numbers") from None
         raise DataError(
             f"{path.name}: {name} is damaged ({type(error).__name__})", fix="get the file again"
         ) from None
+    if not isinstance(values, np.ndarray):  # numpy's answer where a file has no mark of an array
+        raise DataError(f"{path.name}: {name} is no array", fix="write it by numpy.savez")
+    return values
 
 
 def open_npz(spec: DataSpec, *, has_labels: bool = True) -> Source:

@@ -13,10 +13,11 @@ from numpy.lib.format import MAGIC_PREFIX
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.trainables.data.images import IMAGE_SUFFIXES
-from dpsweep.trainables.data.npz import npz_array
+from dpsweep.trainables.data.npz import DAMAGES, npz_array
 from dpsweep.trainables.data.raw.preparation import (
     ArrayRecords,
     ImageRecords,
+    RecordError,
     TextRecords,
     refuse_deep,
 )
@@ -27,6 +28,12 @@ KEYS = ("inputs", "x", "x_test")
 _TABLES = (".npz", ".npy")
 #: Channels of pixels -> Pillow's name of them.
 _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
+#: How to mend what reading raises.
+_FIXES: tuple[tuple[type[BaseException], str], ...] = (
+    (LineError, ONE_A_LINE),
+    (UnicodeDecodeError, "save it as UTF-8"),
+    (MemoryError, "give fewer records at once, or write the file anew"),
+)
 
 
 def refuse_missing(paths: Sequence[Path]) -> None:
@@ -61,9 +68,11 @@ def read_files(paths: Sequence[Path], facts: Mapping[str, Any]) -> tuple[list[st
     for path in paths:
         try:
             block = read(path, facts["preparation"])
-        except (OSError, ValueError, EOFError, csv.Error, zipfile.BadZipFile) as error:
+        except (*DAMAGES, csv.Error, MemoryError) as error:
             words = " ".join(str(error).split())[:200]
-            fix = ONE_A_LINE if isinstance(error, LineError) else "write the file anew"
+            fix = next(
+                (fix for kind, fix in _FIXES if isinstance(error, kind)), "write the file anew"
+            )
             raise DataError(f"{path} cannot be read", because=words, fix=fix) from error
         blocks.append(block)
         is_one = path.suffix.lower() in IMAGE_SUFFIXES
@@ -115,25 +124,40 @@ def _pixels(path: Path, mode: str) -> np.ndarray:
     Args:
         path: Of its file.
         mode: Pillow's name of what a palette, or one bit a pixel, is converted to.
+    Raises:
+        RecordError: It is damaged, or has more than 8 bits per channel.
+        DataError: It has other pixels, as CMYK.
     """
     from PIL import Image
 
-    with Image.open(path) as image:
-        refuse_deep(image)
-        if image.mode in ("1", "P"):
-            if mode in ("L", "RGB"):  # which know no transparency: the colours of all pixels count
-                image.info.pop("transparency", None)
-            return np.asarray(image.convert(mode))
-        if image.mode not in _MODES.values():
-            raise DataError(
-                f"{path} has pixels of mode {image.mode}", fix="store the image as grey or as RGB"
-            )
-        return np.asarray(image)
+    try:
+        with Image.open(path) as image:
+            refuse_deep(image)
+            if image.mode in ("1", "P"):
+                if mode in ("L", "RGB"):  # which know no alpha: the colours of all pixels count
+                    image.info.pop("transparency", None)
+                return np.asarray(image.convert(mode))
+            if image.mode in _MODES.values():
+                return np.asarray(image)
+    except RecordError:
+        raise
+    except Exception as error:  # each format of Pillow raises its own kinds
+        raise RecordError(f"cannot read an image: {error}") from error
+    raise DataError(
+        f"{path} has pixels of mode {image.mode}", fix="store the image as grey or as RGB"
+    )
 
 
 def _images(path: Path, facts: Mapping[str, Any]) -> Sequence[Any]:
     if path.suffix in _TABLES:
-        return list(_table(path, "a record is an image"))
+        values = _table(path, "a record is an image")
+        if values.ndim < 3 or values.dtype.kind not in "biuf":
+            raise DataError(
+                f"{path} has {values.dtype} of shape {values.shape}, and a record is an image",
+                fix="store pixels, uint8 (records, height, width) or (records, height, width, "
+                "channels)",
+            )
+        return list(values)
     ImageRecords(**facts).read(path)  # says which file is no image
     return [path.read_bytes()]
 
@@ -184,10 +208,10 @@ def _texts(path: Path, facts: Mapping[str, Any]) -> Sequence[Any]:
     for number, row in enumerate(readers[path.suffix](path)):
         for column in columns:
             if column not in row:
-                there = [str(name) for name in row]
+                there = [repr(name) for name in row][:10]
                 raise DataError(
                     f"{path} has no column {column!r} in row {number}",
-                    fix=f"name the column {column!r}; it has {', '.join(there[:10]) or 'none'}",
+                    fix=f"name the column {column!r}; it has {', '.join(there) or 'none'}",
                 )
             if row[column] is None:
                 raise DataError(

@@ -1,12 +1,17 @@
 """Files of raw records are read as the data of a study are, and each mistake is one line."""
 
+import io
 import json
+import struct
+import zipfile
+import zlib
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from dpsweep.foundation.errors import DataError
+from dpsweep.trainables.data.npz import npz_headers
 from dpsweep.trainables.data.raw.files import read_files
 
 BYTES = {"raw_shape": [4, 4], "raw_dtype": "uint8", "shape": [1, 4, 4], "scale": 1 / 255}
@@ -222,7 +227,13 @@ def test_mistakes_are_one_line(tmp_path, kind, preparation, name, words):
         ("a.jsonl", '{"review": ["a"]}', "is no text in column 'review' of row 0", "quotes"),
         ("a.jsonl", '{"review": {}}', "is no text in column 'review' of row 0", "quotes"),
         ("a.jsonl", '{"review": true}', "is no text in column 'review' of row 0", "quotes"),
-        ("a.csv", "id,reviews\n1,b\n", "column 'review'", "name the column 'review'; it has id, r"),
+        ("a.csv", "id,reviews\n1,b\n", "column 'review'", "it has 'id', 'reviews'"),
+        (
+            "a.csv",
+            "review;id\nb;1\n",
+            "has no column",
+            "name the column 'review'; it has 'review;id",
+        ),
         ("a.jsonl", "{}", "has no column 'review'", "name the column 'review'; it has none"),
         ("a.csv", "id,review\n1\n", "no text in column 'review' of row 0", "write one, or"),
         ("a.csv", "", "no record is in", "name files that hold some"),
@@ -245,6 +256,82 @@ def test_a_mark_of_byte_order_is_no_part_of_a_text(tmp_path):
         (tmp_path / name).write_text(text, encoding="utf-8-sig")
     _, frame = read_files([tmp_path / name for name in content], facts("text", TEXTS))
     assert list(frame["text"]) == ["one"] * 3
+
+
+HUGE = {"descr": "|u1", "fortran_order": False, "shape": (10**14, 4, 4)}
+
+
+def damaged(path):
+    """Write a file that is damaged, or made by another program, as its name says."""
+    content = io.BytesIO()
+    if path.name in ("encrypted.npz", "method.npz"):
+        np.savez_compressed(content, inputs=np.zeros((1, 4, 4), np.uint8))
+        raw = bytearray(content.getvalue())
+        central = raw.rfind(b"PK\x01\x02")
+        if path.name == "method.npz":
+            raw[8] = raw[central + 10] = 99
+        else:
+            raw[6], raw[central + 8] = raw[6] | 1, raw[central + 8] | 1
+        path.write_bytes(raw)
+    elif path.name in ("words.npz", "bytes.npz"):
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("inputs.npy" if path.name == "words.npz" else "inputs", b"no array")
+    elif path.name == "objects.npz":
+        np.savez(path, inputs=np.array([[1], "a"], dtype=object))
+    elif path.name == "header.npy":
+        np.save(content, np.zeros((1, 4, 4), np.uint8))
+        path.write_bytes(content.getvalue().replace(b"4), }", b"4, , "))
+    elif path.name == "huge.npy":
+        np.lib.format.write_array_header_1_0(content, HUGE)
+        path.write_bytes(content.getvalue() + bytes(16))
+    elif path.name == "bomb.png":
+        Image.new("L", (1, 1)).save(content, "PNG")
+        raw = bytearray(content.getvalue())
+        raw[16:24] = struct.pack(">II", 60_000, 60_000)
+        raw[29:33] = struct.pack(">I", zlib.crc32(raw[12:29]))
+        path.write_bytes(raw)
+    else:
+        np.save(path, {"zero.npy": np.uint8(3), "words.npy": np.array(["a.png"])}[path.name])
+
+
+@pytest.mark.parametrize(
+    ("kind", "preparation", "name", "words"),
+    [
+        ("array", BYTES, "encrypted.npz", "inputs is damaged"),
+        ("array", BYTES, "method.npz", "inputs is damaged"),
+        ("array", BYTES, "words.npz", "inputs is no array"),
+        ("image", IMAGES, "bytes.npz", "inputs is no array"),
+        ("array", BYTES, "objects.npz", "inputs holds objects"),
+        ("array", BYTES, "header.npy", "cannot be read"),
+        ("array", BYTES, "huge.npy", "give fewer records at once"),
+        ("image", IMAGES, "huge.npy", "give fewer records at once"),
+        ("array", BYTES, "bomb.png", "cannot be read"),
+        ("image", IMAGES, "bomb.png", "cannot be read"),
+        ("image", IMAGES, "zero.npy", r"uint8 of shape \(\), and a record is an image"),
+        ("image", IMAGES, "words.npy", r"<U5 of shape \(1,\), and a record is an image"),
+    ],
+)
+def test_damages_are_one_line(tmp_path, kind, preparation, name, words):
+    damaged(tmp_path / name)
+    with pytest.raises(DataError, match=words) as caught:
+        read_files([tmp_path / name], facts(kind, preparation))
+    assert name in caught.value.message
+    assert "\n" not in caught.value.message
+
+
+@pytest.mark.parametrize("name", ["encrypted.npz", "method.npz", "words.npz"])
+def test_headers_of_such_a_file_are_refused_as_data(tmp_path, name):
+    damaged(tmp_path / name)
+    with pytest.raises(DataError, match="file, or cut short"):
+        npz_headers(tmp_path / name)
+
+
+def test_a_text_in_another_code_says_which_one_is_read(tmp_path):
+    for name in ("a.txt", "a.csv", "a.jsonl"):
+        (tmp_path / name).write_bytes("review\n\n".encode("utf-16"))
+        with pytest.raises(DataError, match="cannot be read") as caught:
+            read_files([tmp_path / name], facts("text", TEXTS))
+        assert caught.value.fix == "save it as UTF-8"
 
 
 def test_a_directory_is_no_file(tmp_path):
