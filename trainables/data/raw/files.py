@@ -31,6 +31,7 @@ _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 #: How to mend what reading raises.
 _FIXES: tuple[tuple[type[BaseException], str], ...] = (
     (LineError, ONE_A_LINE),
+    (RecordError, "store the image anew, with 8 bits per channel"),
     (UnicodeDecodeError, "save it as UTF-8"),
     (MemoryError, "give fewer records at once, or write the file anew"),
 )

@@ -326,6 +326,15 @@ def test_headers_of_such_a_file_are_refused_as_data(tmp_path, name):
         npz_headers(tmp_path / name)
 
 
+@pytest.mark.parametrize(("kind", "preparation"), [("array", BYTES), ("image", IMAGES)])
+def test_a_deep_image_is_to_be_stored_with_eight_bits(tmp_path, kind, preparation):
+    save_as(tmp_path / "a.png", np.zeros((4, 4), np.uint8), "I;16")
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        read_files([tmp_path / "a.png"], facts(kind, preparation))
+    assert caught.value.because == "an image has more than 8 bits per channel (mode I;16)"
+    assert "8 bits per channel" in caught.value.fix
+
+
 def test_a_text_in_another_code_says_which_one_is_read(tmp_path):
     for name in ("a.txt", "a.csv", "a.jsonl"):
         (tmp_path / name).write_bytes("review\n\n".encode("utf-16"))
