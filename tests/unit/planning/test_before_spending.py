@@ -382,6 +382,7 @@ def test_methods_look_at_no_private_record():
 
         class info:
             class_names = ("a", "b")
+            num_public, num_polluted = 10, 0
 
     looking = [m for m in map(TRAINABLES.get, TRAINABLES) if issubclass(m, ChecksRecords)]
     assert {method.name for method in looking} >= {"adamix"}

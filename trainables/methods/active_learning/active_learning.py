@@ -26,6 +26,8 @@ from dpsweep.trainables.methods.active_learning.knobs import (
     SELECT_HYPERPARAMETERS,
     START_HYPERPARAMETERS,
     asks_private,
+    check_pool,
+    embedding_problems,
     possible,
     refuse_misfits,
     selection_notes,
@@ -50,7 +52,6 @@ if TYPE_CHECKING:
 
 DISTILL, FINETUNE = "distill", "finetune"
 _BLOCK = 512  # records that are looked at at once
-_WITHOUT_COMPONENTS = {"random", "entropy", "margin"}
 
 
 class ActiveLearning(Method):
@@ -167,10 +168,7 @@ class ActiveLearning(Method):
 
     @classmethod
     def start_problems(
-        cls,
-        values: Mapping[str, Sequence[Any]],
-        info: DatasetInfo,
-        start: Mapping[str, Any],
+        cls, values: Mapping[str, Sequence[Any]], info: DatasetInfo, start: Mapping[str, Any]
     ) -> list[Mistake]:
         """Return networks of the start without embeddings, or with smaller ones than compared."""
         from dpsweep.trainables.methods.active_learning.embeddings import last_linear
@@ -180,12 +178,15 @@ class ActiveLearning(Method):
         except BadInputError as error:
             key = "start.hyperparameters.model.name"
             return [Mistake(key, error.message, error.fix or "use another network")]
-        default = next(h.default for h in cls.hyperparameters if h.name == "select.components")
-        most = max(values.get("select.components", [default]))
-        if most <= size or set(values.get("select.by", ["diverse_public"])) <= _WITHOUT_COMPONENTS:
-            return []
-        wrong = f"{most:g} components cannot be had of embeddings with {size} numbers"
-        return [Mistake("search.space.select.components", wrong, f"at most {size}")]
+        return embedding_problems(possible(cls.hyperparameters, values), size)
+
+    @classmethod
+    def check_records(cls, values: Mapping[str, Sequence[Any]], data: SweepData) -> None:
+        """Refuse a pool that is too small for the selectors; see ``check_pool``."""
+        # Labels of a file, which are looked at before the data are read, come without pollution.
+        others = data.info.num_polluted if data.polluted is None else 0
+        num_public = len(data.parts["public"][1]) + others
+        check_pool(possible(cls.hyperparameters, values), data.info, num_public)
 
     def prepare(
         self, data: SweepData, hparams: Mapping[str, Any], plan: Plan, context: RunContext

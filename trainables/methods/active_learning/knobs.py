@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.errors import InfeasibleBudgetError, Mistake
+from dpsweep.foundation.errors import DataError, InfeasibleBudgetError, Mistake
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def selection_problems(values: Mapping[str, Sequence[Any]], info: DatasetInfo) -
     kinds = values["select.by"]
     if info.num_public == 0:
         wrong = "there is no public record to label"
-        return [Mistake("method", wrong, "set data.public.fraction")]
+        return [Mistake("method", wrong, _larger_pool(info))]
     largest, smallest = max(values["labels.max"]), min(values["labels.max"])
     if info.public_labels == "hidden" and largest:
         wrong = f"{largest:g} labels are to be bought, and data.public.labels hides them"
@@ -182,13 +182,17 @@ def selection_problems(values: Mapping[str, Sequence[Any]], info: DatasetInfo) -
         return problems
     if info.num_public and largest > info.num_public:
         wrong = f"{largest:g} is more than the {info.num_public} public records"
-        problems.append(Mistake("labels.max", wrong, "lower it, or raise data.public.fraction"))
+        problems.append(Mistake("labels.max", wrong, f"lower it, or {_larger_pool(info)}"))
     if not {"diverse_public", "near_private"} & set(kinds):
         return problems
-    most = min(min(values["select.candidates"]), info.num_public)
-    if smallest > most:
+    most, components = min(values["select.candidates"]), max(values["select.components"])
+    if smallest > most and most < info.num_public:  # else labels.max is what is wrong
         wrong = f"{most:g} candidates are fewer than the {smallest:g} labels wanted of them"
         problems.append(Mistake("select.candidates", wrong, "raise it, or lower labels.max"))
+    if "diverse_public" in kinds and components > info.num_public:
+        wrong = f"{components:g} components cannot be had of {info.num_public} public records"
+        fix = f"at most {info.num_public}, or {_larger_pool(info)}"
+        problems.append(Mistake("select.components", wrong, fix))
     each = [count for count in values["select.each"] if count is not None]
     clusters = min(values["select.clusters"])
     if "diverse_public" in kinds and clusters > largest:
@@ -198,6 +202,60 @@ def selection_problems(values: Mapping[str, Sequence[Any]], info: DatasetInfo) -
         wrong = f"{clusters:g} clusters with {min(each):g} labels each are over labels.max"
         problems.append(Mistake("select.each", wrong, "raise labels.max, or leave select.each out"))
     return problems
+
+
+def _larger_pool(info: DatasetInfo) -> str:
+    """Return how there are more public records, by what the pool is."""
+    if info.public_from:
+        return "name a larger file in data.public, or raise its max_records or per_class"
+    return "raise data.public.fraction (or per_class, or name more positions)"
+
+
+def embedding_problems(values: Mapping[str, Sequence[Any]], size: int) -> list[Mistake]:
+    """Return that embeddings have fewer numbers than records are compared in.
+
+    Args:
+        values: What each hyperparameter of active learning can be.
+        size: Numbers of one embedding.
+    """
+    most = max(values["select.components"])
+    if most <= size or not _AMONG_CANDIDATES & set(values["select.by"]):
+        return []
+    wrong = f"{most:g} components cannot be had of embeddings with {size} numbers"
+    return [Mistake("search.space.select.components", wrong, f"at most {size}")]
+
+
+def check_pool(values: Mapping[str, Sequence[Any]], info: DatasetInfo, num_public: int) -> None:
+    """Refuse a pool with fewer records than declared, where some configuration needs more.
+
+    ``selection_problems`` compares with what is declared. How many there are stays unsaid: of a
+    share of the data it tells of the number of private ones.
+
+    Args:
+        values: What each hyperparameter of active learning can be.
+        info: Shapes and declared sizes of the data.
+        num_public: How many public records there are, pollution among them.
+    Raises:
+        DataError: There is none, or not one for each component or cluster of diverse_public.
+    """
+    if num_public >= info.num_public:
+        return
+    declared = f"fewer public records are there than the {info.num_public} that are declared"
+    fix = "correct data.num_records"
+    if num_public == 0:
+        raise DataError(f"{declared}: none to label", fix=f"{fix}, or {_larger_pool(info)}")
+    largest = max(values["labels.max"])
+    if "diverse_public" not in values["select.by"] or not largest:
+        return
+    # No configuration has more clusters than labels, or more labels than candidates.
+    clusters = min(max(values["select.clusters"]), largest, max(values["select.candidates"]))
+    components = max(values["select.components"])
+    for key, number in (("select.clusters", clusters), ("select.components", components)):
+        if number > num_public:
+            raise DataError(
+                f"{declared}, too few for {number:g} {key.removeprefix('select.')} of them",
+                fix=f"lower {key}, or {fix}",
+            )
 
 
 #: Hyperparameter -> who reads it: values of ``select.by``, and of ``finetune.recipe``.
