@@ -23,6 +23,8 @@ KEYS = (
 )  # fmt: skip
 #: Where a trial may go on; of equal steps the first is taken.
 RESUMABLE = ("last", "previous", "best")
+#: What to do where the model of a release is damaged or missing: no trial can begin without it.
+LOST_RELEASE = "restore it, or start a new study under another name"
 _SHOWN = 12
 
 
@@ -62,18 +64,19 @@ def find(directory: FilePath, which: str) -> Found | None:
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{pointer} is damaged: {error}", fix=_remedy(pointer)) from error
+        fix = _remedy(pointer, which)
+        raise CheckpointError(f"{pointer} is damaged: {error}", fix=fix) from error
     try:
         content = path.read_bytes()
     except OSError as error:
         state = "missing" if isinstance(error, FileNotFoundError) else f"damaged: {error.strerror}"
-        raise CheckpointError(f"{path} is {state}", fix=_remedy(pointer)) from error
+        raise CheckpointError(f"{path} is {state}", fix=_remedy(pointer, which)) from error
     digest = hashlib.sha256(content).hexdigest()
     if digest != meta["sha256"]:
         raise CheckpointError(
             f"{path} is damaged: its SHA-256 is {digest[:_SHOWN]}..., not "
             f"{meta['sha256'][:_SHOWN]}..., which was written",
-            fix=_remedy(pointer),
+            fix=_remedy(pointer, which),
         )
     return Found(meta, content)
 
@@ -147,7 +150,9 @@ def find_resumption(directory: FilePath) -> Resumption:
     return Resumption(name, newest, tuple(damages))
 
 
-def _remedy(pointer: FilePath) -> str:
+def _remedy(pointer: FilePath, which: str) -> str:
+    if which not in RESUMABLE:
+        return LOST_RELEASE
     return (
         f"restore the file; an unfinished trial goes on from another whole checkpoint or, without "
         f"{pointer}, starts anew (what it has spent stays spent), a finished one keeps its score "

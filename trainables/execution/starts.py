@@ -8,6 +8,7 @@ from typing import Any
 
 from dpsweep.foundation.errors import CheckpointError
 from dpsweep.trainables.data.releases import Release, ReleaseKey
+from dpsweep.trainables.execution.checkpoint_files import LOST_RELEASE
 
 
 def release_name(index: int) -> str:
@@ -54,7 +55,7 @@ class Starts:
             which = "no" if saved is None else "another"
             raise CheckpointError(
                 f"{release.directory} has {which} {release.name} than the ledger of its run says",
-                fix="restore it, or start a new study under another name",
+                fix=LOST_RELEASE,
             )
         state: Mapping[str, Any] = saved.state["model"]
         return state

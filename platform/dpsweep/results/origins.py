@@ -18,7 +18,7 @@ from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.releases import Release, ReleaseKey
 from dpsweep.trainables.data.supplies import Supplies
-from dpsweep.trainables.execution.checkpoint_files import find
+from dpsweep.trainables.execution.checkpoint_files import LOST_RELEASE, find
 from dpsweep.trainables.execution.starts import Starts, release_name
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def find_starts(spec: SweepSpec, files: StudyFiles) -> Starts | None:
         if find(files.trial(run), release_name(index)) is None:
             raise CheckpointError(
                 f"{files.trial(run)} has no {release_name(index)}, the model at {epsilon:g}",
-                fix="restore it, or start a new study under another name",
+                fix=LOST_RELEASE,
             )
     releases = {
         key: Release(files.trial(key[0]), release_name(index), record["sha256"])

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from dpsweep.foundation.errors import LedgerError
+from dpsweep.foundation.errors import CheckpointError, LedgerError
 from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.trial import releases_of, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
@@ -128,3 +128,24 @@ def test_the_ledger_says_what_a_release_costs_and_not_its_checkpoint(lab):
     pointer.write_text(json.dumps({**json.loads(pointer.read_text()), "charged": 1}))
     path = trial_file(lab.path / "ledger", 0)
     assert releases_of(read_log(path))[0]["charged"] > 100
+
+
+@pytest.mark.parametrize("damage", ["missing", "changed", "pointer"])
+def test_a_release_that_is_lost_is_restored_or_nothing_is(lab, damage):
+    """No trial can begin without it: no other checkpoint of its run takes its place."""
+    lab.run(lab.settings(report_every=250), lab.scripted(PLAN, releases=EPSILONS))
+    (path,) = lab.directory().glob("release-0-*.ckpt")
+    if damage == "missing":
+        path.unlink()
+    elif damage == "changed":
+        path.write_bytes(path.read_bytes() + b"x")
+    else:
+        (lab.directory() / "release-0.json").write_text("{")
+    with pytest.raises(CheckpointError) as caught:
+        CheckpointStore(lab.directory()).load(release_name(0))
+    assert caught.value.fix == "restore it, or start a new study under another name"
+    last = lab.directory() / json.loads((lab.directory() / "last.json").read_text())["file"]
+    last.unlink()
+    with pytest.raises(CheckpointError) as caught:
+        CheckpointStore(lab.directory()).load("last")
+    assert "an unfinished trial goes on" in caught.value.fix
