@@ -333,12 +333,10 @@ class ActiveLearning(Method):
 
     def public_scores(self) -> dict[str, float]:
         """Return how many labels were bought, and how many of them for pollution."""
-        rows = self._choice.rows
-        if rows is None:
-            return {"labels": 0.0}
-        scores = {"labels": float(self._oracle.num_bought)}
-        if self._data.polluted is not None:
-            scores["polluted_share"] = float(self._data.polluted[rows.numpy()].mean())
+        bought = self._oracle.bought
+        scores = {"labels": float(len(bought))}
+        if len(bought) and self._data.polluted is not None:
+            scores["polluted_share"] = float(self._data.polluted[bought].mean())
         return scores
 
     def pictures(self, directory: FilePath) -> list[FilePath]:

@@ -317,7 +317,8 @@ def refuse_misfits(hparams: Mapping[str, Any]) -> None:
             fix="more candidates, or fewer labels",
         )
     each, clusters = hparams["select.each"], hparams["select.clusters"]
-    if hparams["select.by"] == "diverse_public" and each and each * clusters > labels:
+    is_clustered = hparams["select.by"] == "diverse_public" and labels > 0
+    if is_clustered and each and each * clusters > labels:
         raise InfeasibleBudgetError(
             f"select.each={each} labels in select.clusters={clusters} are more than "
             f"labels.max={labels}",

@@ -77,6 +77,7 @@ def test_each_selector_buys_what_it_may_and_no_more(digits: Begun, by: str) -> N
     assert instance.public_scores() == {"labels": 0.0}
     instance.run(0, len(plan) - 3)
     assert instance.public_scores()["labels"] == 0  # distilled, and nobody asked yet
+    assert instance.public_scores() == {"labels": 0.0}  # votes may have chosen, and none is bought
     instance.run(len(plan) - 3, len(plan))
     assert len(set(rows_of(instance))) == 40
     assert digits.polluted is not None
@@ -122,6 +123,7 @@ def test_labels_for_each_cluster_are_within_what_may_be_bought(digits: Begun) ->
         prepared(digits, select__each=6)
     prepared(digits, select__each=5)
     prepared(digits, select__each=6, select__by="margin")
+    prepared(digits, select__each=6, labels__max=0)
 
 
 def test_what_is_searched_in_vain_is_noted() -> None:
