@@ -244,18 +244,32 @@ def _without_nulls(spec: SweepSpec) -> dict[str, Any]:
     return tree
 
 
+def _is_free(spec: SweepSpec, task: TrialTask, events: Plan) -> bool:
+    """Say whether a study of a trial alone reads no private record, and has none paid for.
+
+    A dataset's ledger is charged what a study may spend. A trial of a public search has a final run
+    after it.
+    """
+    is_reserved = spec.privacy.dataset_ledger is not None or spec.num_starts > 0
+    is_alone = task.records == "private" and spec.data.validation.visibility != "exact"
+    return is_alone and not is_reserved and not events.without("public")
+
+
 def cost_text(result: SweepResult, spec: SweepSpec, task: TrialTask) -> str:
     """Say what running a trial's configuration again will cost, on top of its study."""
     if not task.is_private:
         return "It makes no privacy claim: its method has no finite epsilon."
+    events = task.inherited + task.full_plan
+    if _is_free(spec, task, events):
+        clause = "Running it reads no private record: all of its plan is on public ones"
+        return f"{with_caveats(spec, clause)}."
     privacy = spec.privacy
     epsilon, extent = privacy.trial_epsilon, "the run; the study it was chosen in is NOT included"
     if privacy.mode.is_filtered and privacy.study_epsilon is not None:
         epsilon, extent = privacy.study_epsilon, "all that it releases"
     elif spec.episodes is not None:
         extent = "each run; the study it was chosen in is NOT included"
-    samplings = (task.inherited + task.full_plan).sampling
-    terms = spec.privacy_terms(samplings).line()
+    terms = spec.privacy_terms(events.sampling).line()
     added = f"on top of what study {result.name!r} has cost"
     if privacy.dataset_ledger is not None:
         added += ", and its dataset's ledger is charged once more"

@@ -2,6 +2,7 @@
 
 import re
 import shutil
+from copy import deepcopy
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -12,7 +13,7 @@ from whole_studies import cli_here, make_spec
 from written_studies import COMPOSED as BUDGET
 from written_studies import write_study
 
-from dpsweep.cli.best_spec import spec_of_trial, spec_text
+from dpsweep.cli.best_spec import cost_text, spec_of_trial, spec_text
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
@@ -40,6 +41,7 @@ TEXTS = {
 }
 
 
+METHOD = "active_learning"
 PLAN = Plan((EventRun(PoissonGaussian(4.0, 0.1), 10),))
 
 
@@ -361,3 +363,35 @@ def test_what_cannot_be_reproduced_is_refused_in_a_line(old, arguments, says):
     assert done.returncode == 2
     assert says in done.stderr
     assert done.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("changes", "event", "is_free"),
+    [
+        ({}, "public", True),
+        ({}, "private", False),
+        ({}, "validation", False),
+        ({"start": {**ACTIVE["start"]}}, "public", False),  # which is trained anew
+        ({"data/validation": {"fraction": 0.2, "visibility": "exact"}}, "public", False),
+        ({"privacy/dataset_ledger": "d.budget", "privacy/dataset_epsilon": 9}, "public", False),
+    ],
+)
+def test_a_configuration_that_reads_no_private_record_spends_nothing(
+    tmp_path, changes, event, is_free
+):
+    alone = {"finetune.recipe": "labels_only", "select.by": "random", "labels.max": 50}
+    network = {"hyperparameters": {"model.name": "tanh_cnn"}}
+    start = {"start": {"runs": 0, **network}, "search/space": {"method": METHOD, **alone}}
+    if "exact" in str(changes):
+        changes = {**changes, "privacy/accounting": "unaccounted", "privacy/study_epsilon": None}
+    if "privacy/dataset_ledger" in changes:
+        changes = {**changes, "privacy/dataset_delta": 1e-4}
+    spec = SweepSpec(
+        **changed(make_spec(tmp_path, "free"), {**deepcopy(ACTIVE), **start, **changes})
+    )
+    plan = Plan((EventRun(PoissonGaussian(4.0, 0.1), 10, part=event),))
+    task = TrialTask(spec.num_starts, METHOD, whole(METHOD, alone), plan, 0.0, True)
+    said = cost_text(SimpleNamespace(name="free"), spec, task)
+    assert ("SPENDS PRIVACY AGAIN: epsilon <= " in said) is not is_free
+    if is_free:
+        assert said == "Running it reads no private record: all of its plan is on public ones."
