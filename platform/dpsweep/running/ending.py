@@ -8,11 +8,15 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 
+from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.foundation.logs import is_locked
+from dpsweep.foundation.words import counted, were
+from dpsweep.ledgers.records import plan_of
 from dpsweep.ledgers.trial import (
     inherited_events,
     read_records,
+    steps_charged,
     trial_covered,
     trial_file,
     trial_spent,
@@ -138,6 +142,35 @@ def charged_epsilon(study: Study, trial: int, at_least: int) -> float:
         inherited = inherited_events(read_records(trial_file(files.ledger, trial)))
     spent = trial_covered(files.ledger, trial, inherited, at_least=at_least)
     return epsilon_of(spent, delta=privacy.delta, accountant=privacy.accountant)
+
+
+def said_lost(directory: LogPath, trial: int, step: int) -> str:
+    """Say what a trial that goes on at a step was charged beyond it; empty where that is nothing.
+
+    Steps on public records are free, and are repeated alone.
+
+    Args:
+        directory: Where the ledger files of the study lie.
+        trial: Trial number.
+        step: Plan position at which it goes on.
+    Raises:
+        LedgerError: Its ledger is damaged.
+    """
+    total = steps_charged(directory, trial) - step
+    if total <= 0:
+        return ""
+    lost = reached = 0  # charges that cost something; positions that were charged once at least
+    for record in read_records(trial_file(directory, trial)):
+        if record["kind"] == "charge" and "start" in record:
+            start, stop = record["start"], record["stop"]
+            events = plan_of(record).slice(0, stop - start)
+            first = min(max(reached - start, 0), len(events))
+            kept = events.slice(first, min(max(step - start, first), len(events)))
+            lost += len(events.without("public")) - len(kept.without("public"))
+            reached = max(reached, stop)
+    said = f"; {were(lost, 'charged step')} lost and stay spent" if lost > 0 else ""
+    free = total - lost
+    return f"{said}; repeated at no cost: {counted(free, 'public step')}" if free > 0 else said
 
 
 def say_failures(study: Study, observer: Observer) -> None:

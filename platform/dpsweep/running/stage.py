@@ -16,14 +16,13 @@ from typing import Any
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.foundation.file_paths import FilePath
-from dpsweep.foundation.words import were
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
-from dpsweep.ledgers.trial import check_complete, steps_charged, trial_file, trial_spent
+from dpsweep.ledgers.trial import check_complete, trial_file, trial_spent
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.running import entries
-from dpsweep.running.ending import charged_epsilon
+from dpsweep.running.ending import charged_epsilon, said_lost
 from dpsweep.running.failing import Deaths, FailingSource, refuse_unwritten
 from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.handing_on import HandingOn
@@ -264,9 +263,8 @@ class Stage:
             charged = resumption.found.meta["charged"]
             check_complete(trial_file(files.ledger, trial), num_charged, charged)
         self._tell_note(trial, resumption.note)
-        lost = steps_charged(files.ledger, trial) - resumption.step
-        note = f"; {were(lost, 'charged step')} lost and stay spent" if lost > 0 else ""
-        self.observer.on_message(f"trial {trial}: continuing{what} at step {resumption.step}{note}")
+        lost = said_lost(files.ledger, trial, resumption.step)
+        self.observer.on_message(f"trial {trial}: continuing{what} at step {resumption.step}{lost}")
 
     def _tell_note(self, trial: int, note: str) -> None:
         """Say once what is damaged of a trial."""

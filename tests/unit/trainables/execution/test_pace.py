@@ -56,7 +56,7 @@ def killed_at(lab: Any, trial: Any, position: int) -> None:
     trial.close()
 
 
-def told_of(lab: Any, what: str = "") -> str:
+def told_of(lab: Any, what: str = "", *, is_damaged: bool = False) -> str:
     """Return what is said when trial 0 continues."""
     said: list[str] = []
     stage = SimpleNamespace(
@@ -66,7 +66,8 @@ def told_of(lab: Any, what: str = "") -> str:
     )
     stage._tell_note = functools.partial(Stage._tell_note, stage)
     Stage.say_continuing(stage, 0, what)
-    (text,) = said
+    *damages, text = said
+    assert bool(damages) == is_damaged
     return text
 
 
@@ -83,6 +84,24 @@ def test_a_crash_between_reports_loses_what_was_charged_since_a_model_was_kept(l
     reports = lab.finish(resumed)
     assert [report.step for report in reports] == [20, 40]
     assert reports[-1].charged == 46
+
+
+def test_steps_on_public_records_are_no_loss(lab: Any) -> None:
+    """What near_private asks is kept at once; passes over public records are free."""
+    settings = lab.settings(report_every=1000)
+    task = lab.scripted(QUESTIONS)
+    killed_at(lab, lab.open(settings, task), 5)
+    free = len(trial_spent(settings.ledger, 0)) - 2
+    at_2 = f"trial 0: continuing at step 2; repeated at no cost: {free} public steps"
+    assert told_of(lab) == at_2
+    for path in StudyFiles(lab.path.parent, lab.path.name).trial(0).glob("*.ckpt"):
+        path.unlink()
+    assert told_of(lab, is_damaged=True) == (
+        "trial 0: continuing at step 0; 2 charged steps were lost and stay spent; repeated at no "
+        f"cost: {free} public steps"
+    )
+    killed_at(lab, lab.open(settings, task), 0)  # both are charged again, and lost again
+    assert "; 3 charged steps were lost and stay spent; rep" in told_of(lab, is_damaged=True)
 
 
 def test_nothing_is_said_to_be_lost_where_nothing_is(lab: Any) -> None:
