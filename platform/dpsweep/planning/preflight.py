@@ -44,7 +44,7 @@ from dpsweep.privacy.selection.number import Selection
 from dpsweep.privacy.selection.on_subset import SubsetBound
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW, SearchSpace
 from dpsweep.spec.base import check_made
-from dpsweep.spec.facts import terms
+from dpsweep.spec.facts import with_terms
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import is_new
 from dpsweep.study.trial import TrialTask
@@ -294,7 +294,7 @@ class Preflight:
             tried = "its one configuration has no plan"
         raise InfeasibleBudgetError(
             f"{self.spec.where('search.space')}: {tried}",
-            because=f"{reason} ({terms(self.spec)})",
+            because=with_terms(self.spec, reason),
             fix=first.fix or "change what the reason names, or raise privacy.trial_epsilon",
         )
 

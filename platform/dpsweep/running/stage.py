@@ -205,8 +205,8 @@ class Stage:
         self._num_refused += 1
         if self._num_refused > MAX_REFUSALS_TOLD:
             return
-        terms = facts.terms(self.spec)
-        self.observer.on_message(f"configuration {trial} is infeasible: {error.message} ({terms})")
+        reason = facts.with_terms(self.spec, error.message)
+        self.observer.on_message(f"configuration {trial} is infeasible: {reason}")
         if self._num_refused == MAX_REFUSALS_TOLD:
             self.observer.on_message(
                 "further infeasible configurations are written to the journal only; `dpsweep plan` "

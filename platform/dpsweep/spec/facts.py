@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from dpsweep.spec.pretrain import PretrainSpec
 
 
+#: Words with which a refusal speaks of an epsilon, in whatever package it was written.
+_OF_PRIVACY = re.compile(r"\beps|epsilon|delta|budget|privacy|cost|spen[dt]", re.IGNORECASE)
+
+
 def terms(spec: SweepSpec, *, accounting: str | None = None) -> str:
     """Return what must stand beside an epsilon that is named before anything has run.
 
@@ -24,6 +29,11 @@ def terms(spec: SweepSpec, *, accounting: str | None = None) -> str:
         accounting: Where another mode than the spec's holds.
     """
     return f"{spec.privacy_terms(OF_ITS_PLAN, accounting=accounting).short()}, one trial alone"
+
+
+def with_terms(spec: SweepSpec, text: str) -> str:
+    """Return a refusal with what must stand beside an epsilon, if it speaks of a privacy cost."""
+    return f"{text} ({terms(spec)})" if _OF_PRIVACY.search(text) else text
 
 
 def without_password(spec: SweepSpec) -> SweepSpec:

@@ -275,6 +275,21 @@ def test_infeasible_configurations_are_told_with_their_terms(driver):
     assert driver.study.view.num_infeasible == 1
 
 
+def test_a_refusal_without_an_epsilon_has_none_of_its_terms(driver):
+    driver.stage.refuse(3, {"labels.max": 9}, SweepError("labels.max=9 is more than 5 steps"))
+    assert driver.observer.messages == [
+        "configuration 3 is infeasible: labels.max=9 is more than 5 steps"
+    ]
+
+
+@pytest.mark.parametrize(
+    "reason", ["over Epsilon=3", "eps 3 is too little", "trial_epsilon", "costs 3", "a budget of 3"]
+)
+def test_whatever_a_refusal_calls_an_epsilon_it_stands_with_its_terms(driver, reason):
+    driver.stage.refuse(3, {"optim.lr": 1.0}, SweepError(reason))
+    assert driver.observer.messages[0].startswith(f"configuration 3 is infeasible: {reason} (delta")
+
+
 def test_few_infeasible_configurations_are_told(driver):
     for number in range(30):
         driver.stage.refuse(number, {"optim.lr": 1.0}, SweepError("no plan costs epsilon 1"))
