@@ -86,6 +86,11 @@ def not_covered(facts: Mapping[str, Any]) -> str:
             "**The height of the best score.** The best of many noisy scores is optimistic: the "
             "noise helped it to be the best."
         )
+    if validation == "public":
+        points.append(
+            "**The validation records**, by which trials are compared. They are declared public "
+            "and nothing protects them."
+        )
     if facts["test_visibility"] == "public":
         points.append("**The test records.** They are declared public and nothing protects them.")
     others = "that are not in the dataset ledger " if facts.get("dataset_ledger") else ""

@@ -13,7 +13,7 @@ from dpsweep.results.card import privacy_card
 from dpsweep.results.origins import reading_data
 from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.spec.facts import describe_pretraining, describe_public, public_files
+from dpsweep.spec.facts import describe_all_public, describe_pretraining, public_files
 from dpsweep.study.audits import AuditRecord, read_audits
 from dpsweep.study.trial import TrialState
 from dpsweep.trainables import TRAINABLES
@@ -44,10 +44,10 @@ def card(result: SweepResult) -> str:
         facts["episodes"] = spec.episodes.model_dump()
     if spec.data.classes is not None:
         facts["classes"] = list(info.class_names)
-    if describe_public(spec.data):
+    if about := describe_all_public(spec.data):
         public = spec.data.public
         facts["public"] = {
-            "about": describe_public(spec.data),
+            "about": about,
             "labels": public.labels,
             "is_file": bool(public_files(spec.data)),
             "is_by_class": public.per_class is not None and not public.is_of_file,

@@ -55,12 +55,20 @@ def describe_public(data: DataSpec) -> str:
 
     A file of pollution is declared public too, and named.
     """
-    public, pollution = data.public, data.public.pollution
+    pollution = data.public.pollution
     own = _describe_own_public(data)
     if pollution is None or not pollution.is_of_file:
         return own
-    own = own or f"a share of {public.fraction:g} of the data"
-    return f"{own}, and records of {about_file(pollution, data)} mixed in"
+    return f"{own or _share(data)}, and records of {about_file(pollution, data)} mixed in"
+
+
+def describe_all_public(data: DataSpec) -> str:
+    """Return which records are public, in words, a share alone too; empty where none are."""
+    return describe_public(data) or (_share(data) if data.public.fraction else "")
+
+
+def _share(data: DataSpec) -> str:
+    return f"a share of {data.public.fraction:g} of the data"
 
 
 def _describe_own_public(data: DataSpec) -> str:

@@ -260,6 +260,21 @@ def test_noisy_scores_say_what_their_noise_does(mode: str) -> None:
     assert "nothing protects them" in privacy_card(facts(mode, test_visibility="public"))
 
 
+@pytest.mark.parametrize("part", ["validation", "test"])
+def test_records_that_are_scored_and_public_are_named_as_not_covered(part: str) -> None:
+    visible = {"validation_visibility": "noisy", "test_visibility": "private"}
+    words = f"- **The {part} records"
+    assert words not in privacy_card(facts("composed", **visible))
+    (line,) = [
+        line
+        for line in privacy_card(
+            facts("composed", **{**visible, f"{part}_visibility": "public"})
+        ).splitlines()
+        if line.startswith(words)
+    ]
+    assert line.endswith("They are declared public and nothing protects them.")
+
+
 @pytest.mark.parametrize("name", REQUIRED)
 def test_no_epsilon_without_what_it_depends_on(name: str) -> None:
     with pytest.raises(BadInputError, match=name):

@@ -8,7 +8,7 @@ from raw_specs import changed
 from dpsweep.foundation.errors import SpecError
 from dpsweep.results.coverage import with_caveats
 from dpsweep.spec.data.public import declares_public
-from dpsweep.spec.facts import describe_public
+from dpsweep.spec.facts import describe_all_public, describe_public
 from dpsweep.spec.study import DataSpec, SweepSpec
 
 NPZ = {
@@ -104,6 +104,8 @@ def test_every_place_is_written_and_read_again(public: dict[str, Any], words: st
     assert declares_public(spec.data) is bool(public)
     assert declares_public({"public": public}) is bool(public)
     assert describe_public(spec.data) == words
+    share = "a share of 0.2 of the data" if public.get("fraction") else ""
+    assert describe_all_public(spec.data) == (words or share)
 
 
 @pytest.mark.parametrize(
