@@ -255,6 +255,8 @@ def _cells(study: ReportedStudy, by: Sequence[str], over: Sequence[str]) -> list
     others = [name for name in study.varied if name not in by and name not in over]
     table: dict[Key, dict[Key, dict[Key, TrialResult]]] = {}
     runs = {(t.trial_id,): t for t in study.finished if t.trial_id in study.starts}
+    if runs and "method" not in (*others, *by, *over):
+        others.insert(0, "method")  # the start has another
     for trial in study.finished:
         if trial.trial_id in study.starts:
             continue

@@ -37,7 +37,7 @@ def card(result: SweepResult) -> str:
         "trial_epsilon": privacy.trial_epsilon,
         "validation_visibility": spec.data.validation.visibility,
         "test_visibility": spec.data.test.visibility,
-        "trials": {state.value: result.view.count(state) for state in TrialState},
+        "trials": {state.value: _configurations(result, state) for state in TrialState},
         "version": __version__,
     }
     if spec.episodes is not None:
@@ -109,6 +109,12 @@ def card(result: SweepResult) -> str:
             "broken": dataset.broken,
         }
     return privacy_card(facts)
+
+
+def _configurations(result: SweepResult, state: TrialState) -> int:
+    """Return how many configurations are in a state; runs of the start are none."""
+    states = [trial.state for n, trial in result.view.trials.items() if n < result.spec.num_starts]
+    return result.view.count(state) - states.count(state)
 
 
 def audits(result: SweepResult) -> list[dict[str, Any]]:

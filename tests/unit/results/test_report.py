@@ -79,6 +79,8 @@ def test_runs_of_a_start_are_a_row_of_their_own_and_no_configuration():
     ]
     start, best = build_report([given])
     assert (start["method"], start["configurations"]) == ("dp_sgd", 1)
+    assert best["method"] == "active_learning"
+    assert "method" not in build_report([ReportedStudy("labels", later, space)])[0]
     assert (best["validation/accuracy"], best["configurations"]) == (0.8, 3)
 
 
