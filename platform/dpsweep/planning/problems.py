@@ -231,7 +231,8 @@ def check_records(
     Guarantees:
         Of the number of private records two bits are looked at, in a study that is not there yet:
         whether they are less than half of their declared number, or more than twice as many.
-        Nothing about it is written down. See ``check_overlap`` for a public file.
+        Nothing about it is written down. See ``check_overlap`` for a public file. Methods look at
+        public records (``ChecksRecords``), at their number where they are a share too.
 
     Args:
         spec: A checked spec.
