@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsweep.foundation.errors import BadInputError, DataError, SweepError, described
+from dpsweep.foundation.errors import BadInputError, DataError, SweepError, described, is_own
 from dpsweep.foundation.registry import Registry
 from dpsweep.foundation.words import counted
 from dpsweep.spec.data.datasets import DATASET_GROUP
@@ -88,7 +89,7 @@ def _opened(opener: Callable[[DataSpec], Source], spec: DataSpec) -> Source:
         return opener(spec)
     except SweepError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if spec.dataset not in DATASETS.outside():
             raise
         raise DataError(
@@ -107,6 +108,7 @@ def _checked(source: Source, spec: DataSpec) -> Source:
             "not as a Source",
             fix="correct its opener, which is to return a dpsweep Source",
         )
+    source = replace(source, **_facts(source, name))
     if spec.task not in source.tasks:
         raise DataError(
             f"dataset {name} has no labels for data.task: {spec.task}",
@@ -118,18 +120,85 @@ def _checked(source: Source, spec: DataSpec) -> Source:
             fix="its authors should give one name for each",
         )
 
-    def read() -> dict[str, Arrays]:
-        return checked(source.read())
-
-    def checked(parts: dict[str, Arrays]) -> dict[str, Arrays]:
+    def checked(call: Callable[..., dict[str, Arrays]], *arguments: Any) -> dict[str, Arrays]:
+        parts = _read(call, name, *arguments)
         check_arrays(source, parts, name, spec.task)
         return parts
 
-    kept = source.read_kept
-    if isinstance(kept, KeptRead):  # a built-in dataset's, whose reader is the one it goes with
-        return replace(source, read=read, read_kept=replace(kept, goes_with=read))
-    read_kept = None if kept is None else lambda keep: checked(kept(keep))
-    return replace(source, read=read, read_kept=read_kept)
+    def read() -> dict[str, Arrays]:
+        return checked(source.read)
+
+    kept, labels_of = source.read_kept, source.read_labels
+    read_labels = None if labels_of is None else lambda part: _read(labels_of, name, part)
+    read_kept = None if kept is None else lambda keep: checked(kept, keep)
+    if isinstance(kept, KeptRead) and _place(kept.call).startswith(f"{_DATA}."):
+        read_kept = replace(kept, goes_with=read)  # a built-in dataset's
+    return replace(source, read=read, read_kept=read_kept, read_labels=read_labels)
+
+
+def _place(call: Callable[..., Any]) -> str:
+    """Return the module of a function, or ""."""
+    return str(getattr(call, "__module__", ""))
+
+
+def _read(call: Callable[..., Any], name: str, *arguments: Any) -> Any:
+    """Return what a reader of another package returns.
+
+    Its errors may quote records. So their words are left out, and they are not chained; those that
+    dpsweep's own readers have raised are written to be shown.
+
+    Raises:
+        DataError: It fails.
+        SweepError: A reader of dpsweep's own fails, which it calls.
+    """
+    try:
+        return call(*arguments)
+    except (Exception, SystemExit) as error:
+        if is_own(error):
+            raise error from None
+        raise DataError(
+            f"dataset {name}, which another package brings, cannot be read",
+            because=described(error),
+            fix="correct its reader; words of its error may hold a record: to see them, open it by "
+            "hand",
+        ) from None
+
+
+def _facts(source: Source, name: str) -> dict[str, Any]:
+    """Return the facts of another package's source in the types that they are declared with.
+
+    Sizes of arrays are often numbers of NumPy's; those become Python's.
+
+    Raises:
+        DataError: One has another type.
+    """
+    whole, words = "a whole number", "words"
+    facts: dict[str, Any] = {}
+
+    def fact(key: str, kind: str, made: Callable[[Any], Any]) -> None:
+        value = getattr(source, key)
+        try:
+            facts[key] = made(value)
+        except (TypeError, ValueError):
+            raise DataError(
+                f"dataset {name}: {key} of its Source is {type(value).__name__}, not {kind}",
+                fix="its authors should give it as `Source` declares it",
+            ) from None
+
+    def several(values: Any) -> tuple[str, ...]:
+        if isinstance(values, str) or not all(isinstance(each, str) for each in values):
+            raise TypeError
+        return tuple(map(str, values))
+
+    fact("input_shape", "several whole numbers", lambda sides: tuple(map(index, sides)))
+    for key in ("num_classes", "num_records"):
+        fact(key, whole, index)
+    for key in ("own_validation", "own_test", "num_found"):
+        fact(key, f"{whole} or None", lambda size: None if size is None else index(size))
+    for key in ("class_names", "notes"):
+        fact(key, f"several {words}", several)
+    fact("tasks", f"a set of {words}", lambda tasks: frozenset(several(tasks)))
+    return facts
 
 
 def check_arrays(source: Source, parts: Mapping[str, Arrays], name: str, task: str) -> None:
@@ -140,12 +209,24 @@ def check_arrays(source: Source, parts: Mapping[str, Arrays], name: str, task: s
     """
     own = {"validation": source.own_validation, "test": source.own_test}
     expected = {"train", *(part for part, size in own.items() if size is not None)}
+    if not isinstance(parts, Mapping):
+        raise DataError(f"dataset {name}: `read` has returned {type(parts).__name__}, not a dict")
     if set(parts) != expected:
+        named = sorted({"train", *own} & set(parts))  # any other name may be a record's
+        if len(named) < len(parts):
+            named.append(f"{len(parts) - len(named)} by other names")
         raise DataError(
-            f"dataset {name} has the parts {', '.join(sorted(parts))}, and said "
+            f"dataset {name} has the parts {', '.join(named) or 'none'}, and said "
             f"{', '.join(sorted(expected))}"
         )
-    for part, (inputs, labels) in parts.items():
+    for part, arrays in parts.items():
+        if not isinstance(arrays, (tuple, list)) or len(arrays) != 2:
+            raise DataError(f"dataset {name}: {part} is not a pair of inputs and labels")
+        inputs, labels = arrays
+        for role, array in (("inputs", inputs), ("labels", labels)):
+            if not (isinstance(getattr(array, "dtype", None), np.dtype) and array.shape):
+                kind = type(array).__name__
+                raise DataError(f"dataset {name}: {role} of {part} are {kind}, not an array")
         types = (np.dtype(np.float32 if source.text is None else np.int64), _label_type(task))
         if (inputs.dtype, labels.dtype) != types:
             raise DataError(
@@ -159,6 +240,8 @@ def check_arrays(source: Source, parts: Mapping[str, Arrays], name: str, task: s
             )
         if len(inputs) != len(labels):
             raise DataError(f"dataset {name}: inputs and labels of {part} differ in number")
+        if task == "classification" and labels.ndim != 1:
+            raise DataError(f"dataset {name}: labels of {part} have {labels.ndim} axes, not one")
         if not np.isfinite(inputs).all():
             raise DataError(f"dataset {name}: {part} has values that are no numbers")
         if part in own and own[part] != len(labels):

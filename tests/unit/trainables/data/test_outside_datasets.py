@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import json
+import sys
+import traceback
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +27,7 @@ from dpsweep.trainables.data.built_in import open_mnist
 from dpsweep.trainables.data.images import open_image_folder
 from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset
-from dpsweep.trainables.data.source import Source, declared_size
+from dpsweep.trainables.data.source import KeptRead, Source, checked_labels, declared_size
 from dpsweep.trainables.data.sources import DATASETS, open_source
 
 TEXT = """
@@ -212,12 +216,99 @@ def changed_records(**of_train: Any) -> dict[str, Any]:
         (changed_records(inputs=np.zeros((99, 3), np.float32)), "differ in number"),
         (changed_records(inputs=np.full((100, 3), np.nan, np.float32)), "no numbers"),
         (changed_records(labels=np.full(100, 2)), r"labels outside 0..1"),
+        (None, "`read` has returned NoneType, not a dict"),
+        ({"train": None}, "train is not a pair of inputs and labels"),
+        (changed_records(inputs=[[0.0] * 3] * 100), "inputs of train are list, not an array"),
+        (changed_records(labels=[0] * 100), "labels of train are list, not an array"),
+        (changed_records(labels=np.zeros((100, 1), np.int64)), "labels of train have 2 axes"),
     ],
 )
 def test_records_that_are_not_as_it_said_are_refused(found: dict[str, Any], said: str) -> None:
     CHANGES["read"] = lambda: found
     with pytest.raises(DataError, match=said):
         load_dataset(spec_of())
+
+
+def test_a_part_of_an_unknown_name_is_counted_and_not_named() -> None:
+    CHANGES["read"] = lambda: {**changed_records(), SECRET: changed_records()["train"]}
+    with pytest.raises(DataError, match="train, 1 by other names, and said train") as told:
+        load_dataset(spec_of())
+    assert SECRET not in str(told.value)
+
+
+SECRET = "HIV+"
+
+
+def reads_a_word(*_: Any) -> Any:
+    return float(SECRET)
+
+
+def quotes_a_record(*_: Any) -> Any:
+    try:
+        reads_a_word()
+    except ValueError as error:
+        raise DataError(f"a label is {SECRET}", fix=f"remove {SECRET}") from error
+
+
+def leaves(*_: Any) -> Any:
+    sys.exit(SECRET)
+
+
+@pytest.mark.parametrize("reader", [reads_a_word, quotes_a_record, leaves])
+@pytest.mark.parametrize("fact", ["read", "read_kept", "kept", "read_labels"])
+def test_a_reader_that_fails_tells_no_record(
+    reader: Callable[..., Any], fact: str, tmp_path: Path
+) -> None:
+    CHANGES["read_kept" if fact == "kept" else fact] = reader
+    if fact == "kept":  # a class of ours, with a reader of the package's
+        CHANGES["read_kept"] = KeptRead(records, reader)
+    source = open_source(spec_of())
+    keep = None if fact == "read" else Keep(tmp_path)
+    labels_of = source.read_labels if fact == "read_labels" else None
+    ask = partial(source.records, keep) if labels_of is None else partial(labels_of, "test")
+    with pytest.raises(DataError, match="another package brings, cannot be read") as told:
+        ask()
+    assert "test_outside_datasets.py:" in str(told.value.because)
+    shown = "".join(traceback.format_exception(told.value)) + str(told.value)
+    assert SECRET not in shown.replace(f'"{SECRET}"', "")
+
+
+def test_a_reader_of_ours_that_a_package_wraps_keeps_its_words() -> None:
+    labels = np.array([7])
+
+    def read() -> Any:
+        return checked_labels(labels, 2, "spots")
+
+    CHANGES["read"] = read
+    with pytest.raises(DataError) as told:
+        load_dataset(spec_of())
+    assert told.value.message == "spots has labels outside 0..1"
+    assert told.value.fix == "number the classes from 0, or correct data.num_classes"
+
+
+def test_sizes_of_numpys_are_whole_numbers() -> None:
+    sides = {"input_shape": [np.int64(3)], "num_classes": np.int64(2), "class_names": ["no", "yes"]}
+    CHANGES.update(sides, num_records=np.int64(100))
+    source = open_source(spec_of())
+    facts = (source.input_shape, source.num_classes, source.class_names, source.num_records)
+    assert json.loads(json.dumps(facts)) == [[3], 2, ["no", "yes"], 100]
+
+
+@pytest.mark.parametrize(
+    ("fact", "value", "said"),
+    [
+        ("input_shape", 3, "input_shape of its Source is int, not several whole numbers"),
+        ("num_classes", 2.0, "num_classes of its Source is float, not a whole number"),
+        ("own_test", "5", "own_test of its Source is str, not a whole number or None"),
+        ("notes", "a note", "notes of its Source is str, not several words"),
+        ("class_names", (0, 1), "class_names of its Source is tuple, not several words"),
+        ("tasks", None, "tasks of its Source is NoneType, not a set of words"),
+    ],
+)
+def test_a_fact_of_another_type_is_told(fact: str, value: Any, said: str) -> None:
+    CHANGES[fact] = value
+    with pytest.raises(DataError, match=said):
+        describe_dataset(spec_of())
 
 
 def test_a_part_of_another_size_and_names_that_lack_a_class_are_refused() -> None:
