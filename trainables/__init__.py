@@ -25,4 +25,5 @@ TRAINABLES = Registry(
     },
     group="dpsweep.trainables",
     needs=("plan", "hyperparameters", "tasks"),
+    check="dpsweep.trainables.outside:check_declared",
 )

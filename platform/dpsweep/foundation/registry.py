@@ -53,6 +53,8 @@ class Registry(Mapping[str, Any]):
         table: Name -> ``module:attribute``.
         group: Entry point group that extends it.
         needs: Attributes that a thing of another package must have.
+        check: ``module:function`` that raises at a thing of another package that is not as it
+            should be; imported when there is one.
     """
 
     def __init__(
@@ -62,9 +64,10 @@ class Registry(Mapping[str, Any]):
         *,
         group: str | None = None,
         needs: tuple[str, ...] = (),
+        check: str | None = None,
     ) -> None:
         self.kind = kind
-        self._needs = needs
+        self._needs, self._check = needs, check
         self._table = dict(sorted(table.items()))
         self.group = group
         self._outside: dict[str, EntryPoint] | None = None
@@ -78,8 +81,7 @@ class Registry(Mapping[str, Any]):
 
     def __getitem__(self, name: str) -> Any:
         if name in self._table:
-            module, _, attribute = self._table[name].partition(":")
-            return getattr(import_module(module), attribute)
+            return _at(self._table[name])
         point = self.outside().get(name)
         if point is None:
             names = list(self)
@@ -95,6 +97,8 @@ class Registry(Mapping[str, Any]):
                 lacking += sorted(thing.__abstractmethods__)
             if lacking:
                 raise AttributeError(f"{point.value} has no {', '.join(lacking)}")
+            if self._check is not None:
+                _at(self._check)(thing)
         except Exception as error:  # importing a package runs whatever it holds
             raise BadInputError(
                 f"{self.kind} {name!r} of {package_of(point)} cannot be loaded",
@@ -126,3 +130,9 @@ class Registry(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._table) + len(self.outside())
+
+
+def _at(place: str) -> Any:
+    """Return what lies at ``module:attribute``."""
+    module, _, attribute = place.partition(":")
+    return getattr(import_module(module), attribute)

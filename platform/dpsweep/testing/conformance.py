@@ -27,6 +27,7 @@ from dpsweep.trainables.execution.starts import Starts
 from dpsweep.trainables.gradients.noise import Released, watched_releases
 from dpsweep.trainables.hooks import FromRelease, PublicScores, release_key
 from dpsweep.trainables.method import PlanContext, RunContext
+from dpsweep.trainables.outside import check_declared
 
 if TYPE_CHECKING:
     from dpsweep.trainables.method import Method
@@ -97,6 +98,7 @@ class MethodConformance:
 
     def test_hyperparameters_are_declared_once_with_valid_defaults(self) -> None:
         """Names are unique, every default is valid, and what one refers to is declared."""
+        check_declared(self.method)
         names = [parameter.name for parameter in self.method.hyperparameters]
         assert len(set(names)) == len(names)
         problems = {p.name: p.problem(p.default) for p in self.method.hyperparameters}
