@@ -15,6 +15,7 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.terms import AccountantName
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.method import Method, PlanContext
+from dpsweep.trainables.outside import asked
 
 if TYPE_CHECKING:
     import numpy as np
@@ -326,12 +327,18 @@ def features_of(
     method: type[Method], hparams: Mapping[str, Any], info: DatasetInfo
 ) -> FeatureSpec | None:
     """Return the features of a configuration; None for raw records (``OnFrozenFeatures``)."""
-    return method.extractor(hparams, info) if issubclass(method, OnFrozenFeatures) else None
+    if not issubclass(method, OnFrozenFeatures):
+        return None
+    spec: FeatureSpec | None = asked(method, "extractor", hparams, info)
+    return spec
 
 
 def release_key(method: type[Method], hparams: Mapping[str, Any]) -> ReleaseKey | None:
     """Return the release that a configuration starts from, or None (``FromRelease``)."""
-    return method.starts_from(hparams) if issubclass(method, FromRelease) else None
+    if not issubclass(method, FromRelease):
+        return None
+    key: ReleaseKey | None = asked(method, "starts_from", hparams)
+    return key
 
 
 def may_start(method: type[Method], values: Mapping[str, Sequence[Any]]) -> bool:
@@ -347,7 +354,10 @@ def facts_of(
     """Return what else is worth knowing of a plan, or nothing (``PlanFacts``)."""
     if not issubclass(method, PlanFacts):
         return {}
-    return method.plan_facts(plan, inherited, delta=delta, accountant=accountant)
+    facts: dict[str, float] = asked(
+        method, "plan_facts", plan, inherited, delta=delta, accountant=accountant
+    )
+    return facts
 
 
 def peak_rate_of(
@@ -356,4 +366,5 @@ def peak_rate_of(
     """Return the learning rate that follows from the noise of a plan (``RateByNoise``), or None."""
     if not issubclass(method, RateByNoise):
         return None
-    return method.peak_rate(hparams, plan, num_private)
+    rate: float | None = asked(method, "peak_rate", hparams, plan, num_private)
+    return rate

@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
-from dpsweep.foundation.errors import (
-    BadInputError,
-    InfeasibleBudgetError,
-    SweepError,
-    described,
-)
+from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
 from dpsweep.foundation.words import counted
 from dpsweep.planning.reading import platform_hyperparameters
 from dpsweep.privacy.accountants import epsilon_of
@@ -21,16 +16,16 @@ from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.signal_to_noise import refuse_drowned, signal_to_noise
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
-from dpsweep.spec.space.hyperparameters import resolve
+from dpsweep.spec.space.hyperparameters import Hyperparameter, resolve
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialTask, report_interval
-from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.data.tasks import task_of
 from dpsweep.trainables.hooks import PublicScores, release_key
 from dpsweep.trainables.method import Method, PlanContext
 from dpsweep.trainables.networks.own_models import fingerprint, is_own
+from dpsweep.trainables.outside import asked, brought_by, is_outside, shown_name
 
 
 @dataclass(frozen=True)
@@ -73,9 +68,9 @@ class Admission:
             if problem:
                 raise InfeasibleBudgetError(f"{parameter.name} {problem}")
         context = self.context(frozenset(chosen))
-        hparams = method.complete(hparams, context)
+        hparams = _completed(method, declared, hparams, context)
         inherited = release_of(method, hparams, self.starts)
-        plan = _plan_of(name, method, hparams, context)
+        plan = _plan_of(method, hparams, context)
         barrier = self._barrier_of(plan)
         task = TrialTask(
             trial,
@@ -202,7 +197,7 @@ class Admission:
         written = () if test.generation is None else test.generation.scores
         tested = (*every, *written) if test.visibility == "public" else ()
         scoring = [method for method in self.methods.values() if issubclass(method, PublicScores)]
-        public = [name for method in scoring for name in method.public_metrics()]
+        public = [name for method in scoring for name in asked(method, "public_metrics")]
         shown = {"validation": names, "test": tested, "public": public}
         return frozenset(f"{part}/{name}" for part, names in shown.items() for name in names)
 
@@ -230,29 +225,56 @@ def release_of(
     return starts[key]
 
 
-def _plan_of(
-    name: str, method: type[Method], hparams: Mapping[str, Any], context: PlanContext
-) -> Plan:
-    """Return the plan of one configuration.
+def _completed(
+    method: type[Method],
+    declared: Sequence[Hyperparameter],
+    hparams: Mapping[str, Any],
+    context: PlanContext,
+) -> dict[str, Any]:
+    """Return the hyperparameters of one configuration, those that follow from the study filled in.
 
     Raises:
-        BadInputError: The method is of another package, and fails.
+        BadInputError: The method is of another package, and returns others than it declares, or
+            values that it does not take.
     """
-    try:
-        plan = method.plan(hparams, context)
-        if not isinstance(plan, Plan):
-            raise BadInputError(
-                f"`plan` of method {name!r} has returned {type(plan).__name__}, not a Plan",
-                fix="let it return a dpsweep Plan",
-            )
-        return plan.merged()
-    except SweepError:
-        raise
-    except Exception as error:
-        if name not in TRAINABLES.outside():
-            raise
+    values: dict[str, Any] = asked(method, "complete", hparams, context)
+    if not is_outside(method):
+        return values
+    others = sorted({each.name for each in declared} ^ set(values))
+    problems = [f"another set of names: {', '.join(others)}"] if others else []
+    for each in () if others else declared:
+        problem = each.problem(values[each.name])
+        problems += [f"{each.name}, which {problem}"] if problem else []
+    if problems:
         raise BadInputError(
-            f"method {name!r}, which another package brings, fails to plan a configuration",
-            because=described(error),
-            fix="correct its `plan`, which is to raise InfeasibleBudgetError where there is none",
-        ) from error
+            f"`complete` of {shown_name(method)} has returned {problems[0]}",
+            because=f"another package brings it: {brought_by(method)}",
+            fix="let it return every hyperparameter that is declared, with a value that it takes",
+        )
+    return dict(values)
+
+
+def _plan_of(method: type[Method], hparams: Mapping[str, Any], context: PlanContext) -> Plan:
+    """Return the plan of one configuration; another package's is asked for twice.
+
+    Raises:
+        BadInputError: The method is of another package, and fails, has another plan each time, or
+            one with events on records that it does not train on.
+    """
+    if not is_outside(method):
+        return method.plan(hparams, context).merged()
+    first, second = (asked(method, "plan", dict(hparams), context).merged() for _ in range(2))
+    if first != second:
+        raise BadInputError(
+            f"`plan` of {shown_name(method)} has returned two plans for one configuration",
+            because=f"another package brings it: {brought_by(method)}",
+            fix="let it depend on its arguments alone",
+        )
+    others = sorted({run.part for run in first.runs} - {"private", "public"})
+    if others:
+        raise BadInputError(
+            f"`plan` of {shown_name(method)} has events on {', '.join(others)} records",
+            because=f"another package brings it: {brought_by(method)}",
+            fix="leave them out: scores on validation records are charged by dpsweep itself",
+        )
+    return first

@@ -32,6 +32,7 @@ from dpsweep.trainables.data.episodes import Episodes
 from dpsweep.trainables.data.loading import describe_dataset
 from dpsweep.trainables.hooks import CarriesOver
 from dpsweep.trainables.method import Method
+from dpsweep.trainables.outside import asked
 
 
 @dataclass(frozen=True)
@@ -138,8 +139,8 @@ def _of_methods(draft: Draft) -> Iterator[Mistake]:
             fix = f"use one of {', '.join(sorted(able))}, or leave search.on out"
             yield Mistake("search.space.method", problem, fix)
         for each in infos:
-            own = task_problems(name, method, each) or method.preflight(
-                draft.space.values(name), each
+            own = task_problems(name, method, each) or asked(
+                method, "preflight", draft.space.values(name), each
             )
             yield from (mistake.below("search.space") for mistake in own)
 

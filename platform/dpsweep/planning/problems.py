@@ -26,6 +26,7 @@ from dpsweep.trainables.data.tasks import IGNORED
 from dpsweep.trainables.hooks import ChecksRecords, FittedDefaults, OnFrozenFeatures
 from dpsweep.trainables.method import Method
 from dpsweep.trainables.methods.hyperparameters import ADAMS
+from dpsweep.trainables.outside import asked
 
 #: Above it, the bound admits a test for one record that hardly ever errs.
 LOOSE_EPSILON = 20.0
@@ -264,7 +265,7 @@ def check_records(
     check_overlap(spec, data)
     for method in methods.values():
         if issubclass(method, ChecksRecords):
-            method.check_records(values, data)
+            asked(method, "check_records", values, data, has_records=True)
     _check_classes(info, parts["validation"][1], shown["validation"], is_first=is_first)
     if is_first and info.task == "causal_lm":
         exact = [part for part, visibility in shown.items() if visibility in ("public", "exact")]
@@ -331,8 +332,9 @@ def space_notes(
     notes = space.notes()
     for name, method in methods.items():
         values = space.values(name)
-        notes += method.notes(values)
-        fitted = method.fitted_defaults(values, info) if issubclass(method, FittedDefaults) else {}
+        notes += asked(method, "notes", values)
+        has_fitted = issubclass(method, FittedDefaults)
+        fitted = asked(method, "fitted_defaults", values, info) if has_fitted else {}
         for key, value in fitted.items():
             notes.append(f"{key} of {name} is {value}: its default is too large for these data")
     return notes

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from dpsweep.spec.study import SweepSpec
     from dpsweep.trainables.data.dataset import DatasetInfo
     from dpsweep.trainables.method import Method
+from dpsweep.trainables.outside import asked
 
 #: A share of copies from which on two sets of records are taken for the same.
 SAME = 0.5
@@ -83,7 +84,7 @@ def public_problems(
     for method in methods.values():
         if issubclass(method, ChecksRecords) and spec.episodes is None:
             try:
-                method.check_records(values, data)
+                asked(method, "check_records", values, data)
             except DataError as error:
                 problems.append(Mistake("data.public", error.message, error.fix or "correct it"))
     return problems

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from dpsweep.study.trial import TrialTask
     from dpsweep.trainables.data.dataset import DatasetInfo
     from dpsweep.trainables.method import Method
+from dpsweep.trainables.outside import asked
 
 
 def start_problems(
@@ -140,7 +141,7 @@ def _hyperparameter_problems(block: StartSpec, info: DatasetInfo) -> list[Mistak
         problem = f"{wanted} is more than the {info.num_private} declared private records"
         problems.append(Mistake("start.hyperparameters.train.num_private", problem, "lower it"))
         return problems
-    own = method.preflight(values, info)
+    own = asked(method, "preflight", values, info)
     return [mistake.below("start.hyperparameters") for mistake in own]
 
 

@@ -1,13 +1,19 @@
 """A method of another package that fails as it plans: one line says whose fault it is."""
 
+import itertools
+import traceback
+
 import pytest
 from outside import install
 from whole_studies import make_spec
 
-from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.foundation.errors import BadInputError, DataError, InfeasibleBudgetError
 from dpsweep.planning.preflight import preflight
+from dpsweep.planning.problems import check_records
+from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.methods.dp_sgd import DPSGD
 
 
@@ -47,3 +53,118 @@ def test_a_plan_that_does_not_exist_is_told_as_such(checked, monkeypatch):
     monkeypatch.setattr(Careless, "error", InfeasibleBudgetError("no noise is enough"))
     with pytest.raises(InfeasibleBudgetError, match="no noise is enough"):
         checked.admit(0, {"method": "careless"})
+
+
+def fails(*arguments, **named):
+    raise ZeroDivisionError("of 4711 records")
+
+
+def leaves(*arguments, **named):
+    raise SystemExit(4711)
+
+
+def returns(value):
+    return classmethod(lambda cls, *arguments, **named: value)
+
+
+def hook(monkeypatch, name, function):
+    monkeypatch.setattr(Careless, name, function, raising=False)
+
+
+@pytest.mark.parametrize("failing", [fails, leaves])
+def test_a_plan_that_ends_the_process_is_told_too(checked, monkeypatch, failing):
+    hook(monkeypatch, "plan", failing)
+    with pytest.raises(BadInputError, match="another package brings, fails in its `plan`"):
+        checked.admit(0, {"method": "careless"})
+
+
+def a_plan(noise=30.0, **more):
+    return Plan((EventRun(Gaussian(noise), 2, **more),))
+
+
+def test_a_plan_that_is_another_one_each_time_is_refused(checked, monkeypatch):
+    noises = itertools.count(30)
+    hook(monkeypatch, "plan", classmethod(lambda cls, hparams, context: a_plan(next(noises))))
+    with pytest.raises(BadInputError, match="'careless' has returned two plans for one"):
+        checked.admit(0, {"method": "careless"})
+    hook(monkeypatch, "plan", returns(a_plan()))
+    assert checked.admit(0, {"method": "careless"}).plan == a_plan()
+
+
+def test_a_plan_that_writes_into_its_hyperparameters_changes_no_task(checked, monkeypatch):
+    def plan(cls, hparams, context):
+        hparams["train.epochs"] = 4711
+        return a_plan()
+
+    before = DPSGD.hyperparameters
+    hook(monkeypatch, "plan", classmethod(plan))
+    task = checked.admit(0, {"method": "careless"})
+    assert 4711 not in task.hparams.values()
+    assert set(task.hparams) == {each.name for each in before}
+
+
+@pytest.mark.parametrize("part", ["validation", "rest"])
+def test_a_plan_of_the_records_of_others_is_refused(checked, monkeypatch, part):
+    hook(monkeypatch, "plan", returns(a_plan(part=part)))
+    with pytest.raises(BadInputError, match=f"'careless' has events on {part} records"):
+        checked.admit(0, {"method": "careless"})
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "has returned NoneType, not a dict"),
+        ({}, "has returned another set of names: .*optim.lr"),
+        ({"optim.lr": float("nan")}, "has returned optim.lr, which must be finite, got nan"),
+        ({"no.such": 3}, "has returned another set of names: no.such"),
+    ],
+)
+def test_what_complete_returns_is_checked(checked, monkeypatch, value, said):
+    def complete(cls, hparams, context):
+        return {**hparams, **value} if value else value
+
+    hook(monkeypatch, "complete", classmethod(complete))
+    with pytest.raises(BadInputError, match=f"`complete` of method 'careless' {said}"):
+        checked.admit(0, {"method": "careless"})
+
+
+def test_a_complete_that_fails_is_the_packages(checked, monkeypatch):
+    hook(monkeypatch, "complete", fails)
+    with pytest.raises(BadInputError, match="another package brings, fails in its `complete`"):
+        checked.admit(0, {"method": "careless"})
+
+
+@pytest.mark.parametrize("name", ["notes", "fitted_defaults"])
+@pytest.mark.parametrize("value", [None, "be careful"])
+def test_notes_of_another_type_are_told(checked, monkeypatch, name, value):
+    hook(monkeypatch, name, returns(value))
+    said = f"`{name}` of method 'careless' has returned {type(value).__name__}"
+    with pytest.raises(BadInputError, match=said):
+        _ = checked.notes
+    hook(monkeypatch, name, fails)
+    with pytest.raises(BadInputError, match=f"brings, fails in its `{name}`"):
+        _ = checked.notes
+
+
+@pytest.mark.parametrize("value", [None, "bad", [("optim.lr", "is bad", "mend it")]])
+def test_mistakes_of_another_type_are_told(checked, monkeypatch, value):
+    hook(monkeypatch, "preflight", returns(value))
+    said = f"`preflight` of method 'careless' has returned {type(value).__name__}, not a list of"
+    with pytest.raises(BadInputError, match=said):
+        preflight(checked.spec)
+    hook(monkeypatch, "preflight", fails)
+    with pytest.raises(BadInputError, match="brings, fails in its `preflight`"):
+        preflight(checked.spec)
+
+
+@pytest.mark.parametrize("error", [ValueError, DataError, SystemExit])
+def test_a_check_of_records_that_fails_tells_none(checked, monkeypatch, error):
+    def check(cls, values, data):
+        raise error(f"a record is {data.parts['private'][0][0]}: 4711")
+
+    hook(monkeypatch, "check_records", classmethod(check))
+    data = load_dataset(checked.spec.data)
+    with pytest.raises(BadInputError, match="brings, fails in its `check_records`") as told:
+        check_records(checked.spec, checked.methods, data, checked.space.values())
+    assert ": 4711" not in "".join(traceback.format_exception(told.value))
+    assert "test_outside_methods.py:" in str(told.value.because)
