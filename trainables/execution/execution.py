@@ -96,7 +96,7 @@ class TrialExecution:
         try:
             self._usage = Usage(settings.device, is_told=settings.is_timed)
             self.leaving = Leaving(directory, settings.recall)
-            self._pace = pace or Pace()
+            self._pace, self._note = pace or Pace(), ""
             self._store = CheckpointStore(directory)
             if settings.fresh_attempts:
                 self._store.discard()
@@ -284,7 +284,7 @@ class TrialExecution:
         self._store.save("last", snapshot)
         self._pace.kept()
         if self._is_at_end and not self.settings.fresh_attempts:
-            write_private_report(self._store.directory, self.method)
+            self._note = write_private_report(self._store.directory, self.method)
 
     def _snapshot(self, state: dict[str, Any] | None = None) -> Checkpoint:
         return Checkpoint(
@@ -361,7 +361,7 @@ class TrialExecution:
             reason=f"{reason}; {unscored}" if done and unscored else reason,
             unscored=unscored,
             failure=reason if has_failed else "",
-            note=self._resumption.note,
+            note="; ".join(filter(None, (self._resumption.note, self._note, self._scores.note))),
             wall_s=self._usage.wall_s,
             memory_mb=self._usage.memory_mb,
             charged=len(self.ledger),

@@ -6,6 +6,7 @@ import json
 
 from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.durable import write_atomically
+from dpsweep.foundation.errors import described
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.trainables.hooks import PrivateReport
 from dpsweep.trainables.method import Method
@@ -14,17 +15,29 @@ from dpsweep.trainables.method import Method
 PRIVATE_FOLDER = "private"
 
 
-def write_private_report(directory: FilePath, method: Method) -> None:
+def write_private_report(directory: FilePath, method: Method) -> str:
     """Write a method's figures about single private records, if it has any, for its owner alone.
+
+    The trial is trained and paid for: a report that fails, or is no JSON, is left out.
+
+    Returns:
+        Why it is left out, without its words; empty where it is not.
 
     Guarantees:
         The file is readable by the owner of the study only and is not among the artifacts that
         are sent to the tracking store. It is not covered by any epsilon: whoever shows it gives
         up the guarantee. Nothing is written to a bucket: who may read it is not known here.
     """
-    figures = method.private_report() if isinstance(method, PrivateReport) else None
+    if not isinstance(method, PrivateReport):
+        return ""
+    try:
+        figures = method.private_report()
+        text = json.dumps(figures, indent=2)
+    except (Exception, SystemExit) as error:
+        return f"its `private_report` is no JSON, or fails: {described(error)}; it is left out"
     if figures is None or isinstance(directory, BucketPath):
-        return
+        return ""
     folder = directory / PRIVATE_FOLDER
     folder.mkdir(mode=0o700, exist_ok=True)
-    write_atomically(folder / "report.json", json.dumps(figures, indent=2).encode())
+    write_atomically(folder / "report.json", text.encode())
+    return ""

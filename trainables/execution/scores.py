@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dpsweep.foundation.errors import described
+from dpsweep.foundation.words import listed
 from dpsweep.ledgers.trial import TrialLedger
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.randomness import secret_numpy_generator
@@ -14,7 +15,7 @@ from dpsweep.trainables.data.tasks import failing_alone
 from dpsweep.trainables.devices.failures import lacks_memory
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.execution.delivered import named_scores, scores_on_test
-from dpsweep.trainables.execution.settings import ExecutionSettings
+from dpsweep.trainables.execution.settings import NOT_RELEASED, ExecutionSettings
 from dpsweep.trainables.gradients.noise import noisy_accuracy
 from dpsweep.trainables.hooks import PublicScores
 from dpsweep.trainables.method import Method
@@ -22,6 +23,9 @@ from dpsweep.trainables.networks.pretrained.generation import generation_scores
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData
+
+#: Scores that stay in the actor and that its line on them names.
+_SHOWN = 5
 
 
 class TrialScores:
@@ -58,6 +62,13 @@ class TrialScores:
         self._settings, self._ledger = settings, ledger
         self._noise = secret_numpy_generator()
         self.missing: dict[str, str] = {}
+        self._dropped: set[str] = set()
+
+    @property
+    def note(self) -> str:
+        """A line on scores that the method has and that stay here; their names, no values."""
+        names = sorted({name.partition("/")[2] for name in self._dropped})
+        return f"its method returns {listed(names, _SHOWN)}, {NOT_RELEASED}" if names else ""
 
     def now(self) -> dict[str, float]:
         """Return the validation scores that may leave the actor, and the public ones."""
@@ -136,17 +147,22 @@ class TrialScores:
         return scores
 
     def _computed(self, part: str, scores: Callable[[], dict[str, float]]) -> dict[str, float]:
-        """Return the scores on a part; none where they cannot be computed.
+        """Return the scores on a part that may leave; none where they cannot be computed.
 
         What has been trained is paid for: a score that fails is missing, and does not fail the
         trial. The report says why, by the kind of error and its place alone.
         """
         self.missing.pop(part, None)
         try:
-            return scores()
+            computed = scores()
         except Exception as error:
             self.missing[part] = described(error)
             return {}
+        allowed = self._settings.released
+        if allowed is None:
+            return computed
+        self._dropped |= set(computed) - allowed
+        return {name: value for name, value in computed.items() if name in allowed}
 
     @property
     def _noise_multiplier(self) -> float:

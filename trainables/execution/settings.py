@@ -13,6 +13,9 @@ from dpsweep.privacy.rungs import RungUnit
 from dpsweep.privacy.terms import AccountantName
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 
+#: End of the line on scores that stay in an actor; of a study it is said once.
+NOT_RELEASED = "which a study like this does not release; the trial goes on without"
+
 
 @dataclass(frozen=True)
 class ExecutionSettings:
@@ -45,6 +48,7 @@ class ExecutionSettings:
         device: ``cpu`` or ``cuda``.
         started_in: Directory where dpsweep was started: that of own networks' modules.
         supplies: What the study has prepared for its trials besides the records.
+        released: Names of the scores that may leave the actor; None: whatever its study screens.
         recall: Word by which Ctrl-C calls trials back (``dpsweep.study.recall``); "": nothing does.
 
     Raises:
@@ -72,6 +76,7 @@ class ExecutionSettings:
     device: str = "cpu"
     started_in: Path | None = None
     supplies: Supplies = NO_SUPPLIES
+    released: frozenset[str] | None = None
     recall: str = ""
 
     def __post_init__(self) -> None:

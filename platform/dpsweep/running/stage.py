@@ -42,7 +42,7 @@ from dpsweep.study.trial import Decision, TrialReport, TrialState, TrialTask, Ve
 from dpsweep.trainables.data.dataset import SweepData
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 from dpsweep.trainables.execution.checkpoint_files import find_resumption
-from dpsweep.trainables.execution.settings import ExecutionSettings
+from dpsweep.trainables.execution.settings import NOT_RELEASED, ExecutionSettings
 
 #: Infeasible configurations that a launch names, one message each.
 MAX_REFUSALS_TOLD = 5
@@ -267,10 +267,11 @@ class Stage:
         self.observer.on_message(f"trial {trial}: continuing{what} at step {resumption.step}{lost}")
 
     def _tell_note(self, trial: int, note: str) -> None:
-        """Say once what is damaged of a trial."""
+        """Say once what is damaged of a trial; of a study, which scores stay in its actors."""
         text = f"trial {trial}: {note}"
-        if note and text not in self._notes:
-            self._notes.add(text)
+        key = note if note.endswith(NOT_RELEASED) else text
+        if note and key not in self._notes:
+            self._notes.add(key)
             self.observer.on_message(text)
 
     def on_report(self, report: TrialReport) -> TrialReport:
@@ -291,12 +292,9 @@ class Stage:
 
     def _screened(self, report: TrialReport) -> TrialReport:
         """Take out metrics that no actor may report, and give up the claim if there are any."""
+        released = self.checked.admission.released_metrics
         shown, delivered = (
-            {
-                name: value
-                for name, value in metrics.items()
-                if name in self.checked.admission.released_metrics
-            }
+            {name: value for name, value in metrics.items() if name in released}
             for metrics in (report.metrics, report.delivered)
         )
         reported = set(report.metrics) | set(report.delivered)

@@ -99,6 +99,7 @@ def settings_of(
         fresh_attempts=fresh_attempts,
         is_process_told=fresh_attempts or not spec.privacy.mode.is_sealed,  # or its file is erased
         is_timed=is_timed,
+        released=checked.admission.released_metrics,
         started_in=Path.cwd(),
         supplies=supplies,
     )

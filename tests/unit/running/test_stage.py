@@ -18,6 +18,7 @@ from dpsweep.search.sources import MAX_UNAFFORDABLE_IN_A_ROW
 from dpsweep.spec.cluster import Share
 from dpsweep.study.trial import Decision, TrialReport, TrialState, Verdict
 from dpsweep.trainables.data.supplies import NO_SUPPLIES
+from dpsweep.trainables.execution.settings import NOT_RELEASED
 
 
 @pytest.fixture
@@ -476,3 +477,25 @@ def test_a_search_before_a_final_run_asks_no_process(tmp_path, monkeypatch, is_l
         searching._search(launch, driver.checked, "records" if is_last else "others")
     driver.close()
     assert made == [{"is_last": is_last}]
+
+
+def test_actors_keep_what_the_study_would_take_the_claim_for(driver):
+    released = driver.stage.settings().released
+    assert {"validation/accuracy", "validation/loss"} <= released
+    assert "train/loss" not in released
+
+
+def test_scores_that_stay_in_their_actors_are_told_of_once(driver):
+    source = driver.source()
+    tasks = [source.next_task(num_running=number) for number in range(2)]
+    kept = f"its method returns validation/f1, {NOT_RELEASED}"
+    for note in (kept, "last.pt is damaged"):
+        for task in tasks:
+            driver.stage.on_report(dataclasses.replace(report(task, 1), note=note))
+    said = [text for text in driver.observer.messages if "f1" in text or "damaged" in text]
+    assert said == [
+        f"trial 0: {kept}",
+        "trial 0: last.pt is damaged",
+        "trial 1: last.pt is damaged",
+    ]
+    assert not driver.ledger.downgraded

@@ -3,6 +3,7 @@
 import json
 import stat
 
+import numpy as np
 import pytest
 
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
@@ -62,3 +63,25 @@ def test_an_empty_plan_that_was_reported_is_reported_again_after_a_crash(lab):
     lab.run(settings, lab.scripted(Plan(())))
     again = lab.run(settings, lab.scripted(Plan(())))
     assert [(report.done, report.epsilon) for report in again] == [(True, 0.0)]
+
+
+def quotes_a_record(method):
+    raise ValueError("record 4711")
+
+
+@pytest.mark.parametrize(
+    "private_report",
+    [lambda method: {"mu": np.zeros(3)}, lambda method: object(), quotes_a_record],
+)
+def test_a_report_that_fails_fails_no_trial(lab, monkeypatch, private_report):
+    parts = {"private_report": private_report}
+    reporting = type("Reporting", (execution.TRAINABLES["scripted"],), parts)
+    monkeypatch.setitem(execution.TRAINABLES, "scripted", reporting)
+    reports = lab.run(lab.settings(), lab.scripted(PLAN))
+    assert [report.done for report in reports] == [False, True]
+    assert (reports[-1].reason, reports[-1].failure) == ("plan complete", "")
+    assert "its `private_report` is no JSON, or fails: " in reports[-1].note
+    assert "Error at " in reports[-1].note
+    assert "4711" not in reports[-1].note
+    assert reports[0].note == ""
+    assert not private_file(lab).exists()

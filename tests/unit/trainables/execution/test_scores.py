@@ -434,3 +434,32 @@ def test_a_violation_of_the_ledger_is_no_missing_score(lab, monkeypatch):
     with pytest.raises(LedgerError):
         trial.advance()
     trial.close()
+
+
+def test_scores_that_a_study_does_not_release_stay_in_the_actor(lab, monkeypatch):
+    """Their names are told, once there are some; no value is."""
+    kind = lab.Method
+    evaluate = kind.evaluate
+    more = {"f1": 0.4711, "private_mean": 4711.0}
+    monkeypatch.setattr(kind, "evaluate", lambda self, part: {**evaluate(self, part), **more})
+    parts = ("validation", "test")
+    released = frozenset(f"{part}/{name}" for part in parts for name in ("accuracy", "loss"))
+    settings = lab.settings(show_test=True, released=released)
+    reports = lab.run(settings, lab.scripted(PLAN))
+    assert set(reports[0].metrics) == {"validation/accuracy", "validation/loss"}
+    assert set(reports[-1].delivered) == released
+    assert {report.note.partition(", which")[0] for report in reports} == {
+        "its method returns f1, private_mean"
+    }
+    written = json.dumps([dataclasses.asdict(report) for report in reports])
+    for path in [*lab.directory().glob("*.json"), *settings.ledger.iterdir()]:
+        written += path.read_text()
+    assert "4711" not in written
+
+
+def test_of_a_noisy_score_no_other_is_told(lab, monkeypatch):
+    evaluate = lab.Method.evaluate
+    more = {"f1": 0.5}
+    monkeypatch.setattr(lab.Method, "evaluate", lambda self, part: evaluate(self, part) | more)
+    settings, task = noisy(lab, released=frozenset({"validation/accuracy"}))
+    assert [report.note for report in lab.run(settings, task)] == [""] * 5
