@@ -266,7 +266,7 @@ class Pictures(Protocol):
     """A method with something to see."""
 
     def pictures(self, directory: FilePath) -> list[FilePath]:
-        """Draw what is worth seeing into a directory and return the files.
+        """Draw what is worth seeing into a directory and return the files, as paths below it.
 
         Guarantees:
             Only public records, and what has been released, are in them: they go to the tracking

@@ -124,7 +124,8 @@ def _log(
         return
     add(lambda: save_layers_figure(checked.spec, study.files, task, data, supplies))
     if issubclass(TRAINABLES[task.method], Pictures):
-        add(lambda: _finished().draw_pictures(directory, task, **shared))
+        say = observer.on_message
+        add(lambda: _finished().draw_pictures(directory, task, **shared, say=say))
     study.write(ModelLogged(best, uri, tuple(map(str, figures))))
 
 

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import torch
 
+from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.errors import CheckpointError, ModelError, described, is_own
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
+from dpsweep.trainables.execution.private_report import PRIVATE_FOLDER
 from dpsweep.trainables.execution.trial_data import records_for
 from dpsweep.trainables.gradients.layer_noise import NoiseFigures
 from dpsweep.trainables.hooks import NoiseFigured, OnFrozenFeatures, Pictures
@@ -59,14 +62,14 @@ def _asked(method: str, name: str, function: Callable[[], _T]) -> _T:
     """Return what a method of another package is asked for; its errors are told in a line."""
     try:
         return function()
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         if is_own(error):  # records are at hand, and words of others may quote one
             raise
         raise ModelError(
             f"{name} of method {method} fails",
             because=described(error),
             fix="correct it, and run the same command again: the trials are kept",
-        ) from error
+        ) from None
 
 
 def draw_pictures(
@@ -76,8 +79,11 @@ def draw_pictures(
     study_seed: int,
     data: SweepData,
     supplies: Supplies = NO_SUPPLIES,
+    say: Callable[[str], None] = lambda text: None,
 ) -> list[FilePath]:
     """Let a trial's method draw what it has to show, from public records, beside its checkpoints.
+
+    Files elsewhere are not returned, nor is the private report: what is returned is sent on.
 
     Args:
         directory: Of the trial.
@@ -85,14 +91,36 @@ def draw_pictures(
         study_seed: Seed of the study.
         data: The study's records.
         supplies: What it has besides.
+        say: Hears of what else the method has returned.
     Raises:
         CheckpointError: The trial has no intact best checkpoint.
-        ModelError: The method cannot draw them.
+        ModelError: The method cannot draw them, or returns no list.
     """
     method = _best_of(directory, task, study_seed, data, supplies)[0]
     assert isinstance(method, Pictures)
-    drawn: list[FilePath] = _asked(task.method, "pictures", lambda: method.pictures(directory))
-    return drawn
+    drawn: Any = _asked(task.method, "pictures", lambda: method.pictures(directory))
+    if not isinstance(drawn, (list, tuple)):
+        raise ModelError(
+            f"pictures of method {task.method} has returned {type(drawn).__name__}",
+            fix="let it return a list of the files that it has drawn",
+        )
+    files = [each for each in drawn if _may_be_sent(each, directory)]
+    if len(files) < len(drawn):
+        say(
+            f"pictures of method {task.method}: {len(drawn) - len(files)} of {len(drawn)} are no "
+            "files below the directory that it was handed; they are left out"
+        )
+    return files
+
+
+def _may_be_sent(file: object, directory: FilePath) -> bool:
+    """Say whether something is a file below a trial's directory, and not for its owner alone."""
+    if not isinstance(file, (Path, BucketPath)):
+        return False
+    above = f"{directory.resolve()}/"
+    place = str(file.resolve())  # a link counts as what it leads to
+    private = f"{above}{PRIVATE_FOLDER}/"
+    return place.startswith(above) and not place.startswith(private) and file.is_file()
 
 
 def _best_of(
