@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
-from dpsweep.foundation.registry import did_you_mean
+from dpsweep.foundation.registry import OF_A_PACKAGE, did_you_mean
 from dpsweep.search_spaces.draws import grid_values, sample_value, suggest_value
 from dpsweep.spec.base import dotted, seen
 from dpsweep.spec.space.hyperparameters import Hyperparameter
@@ -353,7 +353,8 @@ def _unloadable(error: BadInputError) -> Mistake:
 
 def _unknown_method(name: Any, names: list[str]) -> Mistake:
     hint = did_you_mean(str(name), names)
-    fix = (hint + " " if hint else "") + (f"known: {', '.join(names)}" if names else "")
+    brought = "" if hint else f"; {OF_A_PACKAGE}"
+    fix = (hint + " " if hint else "") + (f"known: {', '.join(names)}{brought}" if names else "")
     return Mistake("search.space.method", f"unknown method {seen(name)}", fix)
 
 

@@ -11,6 +11,9 @@ from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
 
+#: What may be wrong where a study at hand names something that is not known here.
+OF_A_PACKAGE = "one that a package brings is known where that package is installed"
+
 
 def did_you_mean(word: str, known: Iterator[str] | list[str] | tuple[str, ...]) -> str:
     """Return ``did you mean 'x'?`` for the closest known word, or an empty string.
@@ -86,9 +89,10 @@ class Registry(Mapping[str, Any]):
         if point is None:
             names = list(self)
             hint = did_you_mean(name, names)
+            brought = "" if hint or self.group is None else f"; {OF_A_PACKAGE}"
             raise BadInputError(
                 f"unknown {self.kind} {name!r}",
-                fix=(hint + " " if hint else "") + f"known: {', '.join(names)}",
+                fix=(hint + " " if hint else "") + f"known: {', '.join(names)}{brought}",
             )
         try:
             thing = point.load()

@@ -50,3 +50,24 @@ def test_what_lacks_what_it_needs_is_broken(monkeypatch: pytest.MonkeyPatch) -> 
     things = table(needs=("plan",))  # type: ignore[arg-type]
     install(monkeypatch, "dpsweep.test_things", things, mine="posixpath:exists")
     assert "posixpath:exists has no plan" in things.broken()["mine"].because
+
+
+def test_what_no_check_lets_through_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    things = table(check="operator:index")  # raises at what is no whole number
+    install(monkeypatch, "dpsweep.test_things", things, mine="posixpath:exists")
+    assert things.broken()["mine"].because.startswith("TypeError: 'function' object cannot be")
+    assert things["join"]  # ours are not asked
+
+
+def test_a_name_whose_package_may_be_gone_is_told_so() -> None:
+    with pytest.raises(BadInputError) as told:
+        table()["fern"]
+    assert told.value.fix == (
+        "known: join; one that a package brings is known where that package is installed"
+    )
+    with pytest.raises(BadInputError) as near:
+        table()["joint"]
+    assert near.value.fix == "did you mean 'join'? known: join"
+    with pytest.raises(BadInputError) as ours:
+        Registry("thing", {"join": "posixpath:join"})["fern"]
+    assert ours.value.fix == "known: join"

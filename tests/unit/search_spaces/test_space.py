@@ -384,6 +384,7 @@ DECLARED = {
 CHECKS = [
     ({"optim.lr": {"uniform": [0.1, 1]}, "train.max_steps": None, "model.name": "timm/vit"}, []),
     ({"method": "dp_sdg"}, ["search.space.method: unknown method 'dp_sdg' (did you mean 'dp_sgd'? known: dp_sgd, non_private)"]),
+    ({"method": "fern"}, ["search.space.method: unknown method 'fern' (known: dp_sgd, non_private; one that a package brings is known where that package is installed)"]),
     (
         {"method": "dp_sdg", "optim.rl": 1, "noise.shape": 3},
         [
