@@ -262,4 +262,34 @@ TRIALS = (
         ),
         "one record fewer moves the features of another one, and its gradient",
     ),
+    Mutant(
+        "a reader of another package that tells a record",
+        "trainables/data/sources.py",
+        "    try:\n        return call(*arguments)\n    except (Exception, SystemExit) as error:\n",
+        "    try:\n        return call(*arguments)\n    except KeyError as error:\n",
+        (
+            "tests/unit/trainables/data/test_outside_datasets.py::test_a_reader_that_fails_tells_no_record[read-reads_a_word]",
+        ),
+        "the words of its error are on the screen, and quote what it could not read",
+    ),
+    Mutant(
+        "a check of records of another package that tells one",
+        "platform/dpsweep/planning/problems.py",
+        "values, data, has_records=True)",
+        "values, data)",
+        (
+            "tests/unit/planning/test_outside_methods.py::test_a_check_of_records_that_fails_tells_none[DataError]",
+        ),
+        "its own DataError quotes a private record",
+    ),
+    Mutant(
+        "a picture from anywhere",
+        "trainables/execution/finished/trials.py",
+        " if _may_be_sent(each, directory)",
+        "",
+        (
+            "tests/unit/trainables/execution/test_pictures.py::test_files_elsewhere_are_left_out_with_a_line",
+        ),
+        "the private report is sent to the tracking store",
+    ),
 )
