@@ -13,8 +13,8 @@ Guarantees:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from collections.abc import Sequence
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -36,18 +36,10 @@ from dpsweep.trainables.gradients.layer_gradients import (
     refuse_overwritten,
 )
 from dpsweep.trainables.gradients.linear_head import LinearHeadEngine, ManyHeadsEngine
-from dpsweep.trainables.gradients.masked_conv import MaskedConv, is_grouped_or_padded
-from dpsweep.trainables.gradients.sparse_mask import MaskedWeight
-from dpsweep.trainables.gradients.standardized import has_standardized_rule, standardized_rule
+from dpsweep.trainables.gradients.rules.layers import Sample, rules_of
 from dpsweep.trainables.gradients.sums import chunk_size, zero_sums
-from dpsweep.trainables.gradients.weight_products import (
-    WeightProduct,
-    has_product,
-    product_of,
-    unfolded,
-)
 from dpsweep.trainables.networks.heads import LinearHeads
-from dpsweep.trainables.networks.layers import activation_within, set_training_mode
+from dpsweep.trainables.networks.layers import set_training_mode
 
 
 class GradientEngine(Protocol):
@@ -147,7 +139,7 @@ class OpacusEngine:
         self._uses: list[LayerUse] | None = None
         self._checked_shape: torch.Size | None = None
         set_training_mode(model)
-        self._rules = _rules(model)
+        self._rules = rules_of(model)
         for module in self._rules:
             module.register_forward_hook(self._after_forward)
 
@@ -240,161 +232,7 @@ class OpacusEngine:
         )
 
 
-Sample: TypeAlias = torch.Tensor | WeightProduct
-Rule = Callable[[nn.Module, list[torch.Tensor], torch.Tensor], Mapping[nn.Parameter, Sample]]
-
-
 def _both(first: Sample, second: Sample) -> torch.Tensor:
     """Return the gradients of a weight that is used twice: their sum for each example."""
     parts = [s if isinstance(s, torch.Tensor) else s.each() for s in (first, second)]
     return parts[0].flatten(1) + parts[1].flatten(1)
-
-
-def _rules(model: nn.Module) -> dict[nn.Module, Rule]:
-    """Return Opacus' rule for every layer with trainable weights.
-
-    A layer without a rule is differentiated as a whole, its children included.
-    """
-    from opacus.grad_sample import GradSampleModule
-    from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
-
-    rules: dict[nn.Module, Rule] = {}
-
-    def visit(module: nn.Module) -> None:
-        own = any(p.requires_grad for p in module.parameters(recurse=False))
-        rule = GradSampleModule.GRAD_SAMPLERS.get(type(module))
-        if isinstance(module, _BatchNorm) and module.running_mean is not None:
-            if own and not isinstance(getattr(module, "drop", None), (nn.Identity, type(None))):
-                raise ModelError(
-                    f"a {type(module).__name__} layer drops out before its activation",
-                    because="the mask of its output is not known to the rule for its weights",
-                    fix="use a model without dropout there",
-                )
-            rule = _batch_norm_rule
-        elif is_grouped_or_padded(module):
-            assert isinstance(module, nn.Conv2d)
-            rule = _whole_conv_rule(module)
-        elif own and has_standardized_rule(module):
-            rule = standardized_rule
-        elif isinstance(module, (nn.Conv1d, nn.Conv3d)) and module.padding_mode != "zeros":
-            rule = None  # Opacus' pads with zeros
-        elif isinstance(module, nn.Embedding) and module.padding_idx is not None and rule:
-            rule = _without_padding(rule)
-        if own and rule is None:
-            for child in module.modules():
-                if hasattr(child, "fused_attn"):
-                    child.fused_attn = False  # vmap has no rule for the fused kernel
-            try:
-                prepare_layer(module)
-            except NotImplementedError as error:
-                raise ModelError(
-                    f"Opacus cannot handle layer {type(module).__name__}: {error}",
-                    fix="use another model; with model.norm: frozen, try group",
-                ) from error
-            rules[module] = ft_compute_per_sample_gradient
-            return
-        if own and has_product(module):
-            rules[module] = _product_rule
-        elif own:
-            rules[module] = _conv2d_rule if _has_many_channels(module) else rule
-        for child in module.children():
-            visit(child)
-
-    visit(model)
-    return rules
-
-
-def _without_padding(rule: Rule) -> Rule:
-    """Return Opacus' rule of embeddings without a gradient for the id that is padding."""
-
-    def padded(
-        layer: nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor
-    ) -> Mapping[nn.Parameter, Sample]:
-        ((weight, samples),) = rule(layer, inputs, gradient).items()
-        assert isinstance(samples, torch.Tensor)
-        samples[:, layer.padding_idx] = 0.0
-        return {weight: samples}
-
-    return padded
-
-
-def _whole_conv_rule(layer: nn.Conv2d) -> Rule:
-    """Return the rule of masked convolutions with every entry in the mask."""
-    mask = MaskedWeight("", layer, torch.arange(layer.weight.numel()))
-    gradients = MaskedConv(mask)
-
-    def rule(
-        _: nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor
-    ) -> dict[nn.Parameter, Sample]:
-        of_layer = gradients(inputs, gradient)
-        samples: dict[nn.Parameter, Sample] = {layer.weight: of_layer[mask]}
-        if layer.bias is not None and layer.bias in of_layer:
-            samples[layer.bias] = of_layer[layer.bias]
-        return samples
-
-    return rule
-
-
-def _batch_norm_rule(
-    layer: nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor
-) -> dict[nn.Parameter, torch.Tensor]:
-    """The rule for BatchNorm that keeps its statistics: an affine map of each channel.
-
-    The weight's gradient is the sum over positions of the output's times the normalised input.
-    timm's classes also activate; the gradient is then taken back through that first.
-    """
-    assert isinstance(layer, _BatchNorm)
-    x, statistics = inputs[0], (layer.running_mean, layer.running_var)
-    act = activation_within(layer)
-    if act is not None:
-        # The same operation again, so that it rounds to the same side of a kink.
-        affine = (layer.weight.detach(), layer.bias.detach())
-        with torch.enable_grad():
-            before = nn.functional.batch_norm(x, *statistics, *affine, eps=layer.eps)
-            before.requires_grad_(True)
-            # A clone, as activations may write to their input.
-            (gradient,) = torch.autograd.grad(act(before.clone()), before, gradient)
-    by_weight = gradient * nn.functional.batch_norm(x, *statistics, eps=layer.eps)
-    positions = tuple(range(2, gradient.ndim))
-    samples = {layer.weight: by_weight, layer.bias: gradient}
-    return {key: v.sum(dim=positions) if positions else v for key, v in samples.items()}
-
-
-def _product_rule(
-    layer: nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor
-) -> dict[nn.Parameter, Sample]:
-    """The rule for a large weight: no gradient per example is held but where it is small."""
-    product = product_of(layer, inputs[0], gradient)
-    samples: dict[nn.Parameter, Sample] = {
-        layer.weight: product.each() if product.is_small else product
-    }
-    if layer.bias is not None:
-        samples[layer.bias] = product.gradient.sum(dim=2)
-    return samples
-
-
-def _has_many_channels(module: nn.Module) -> bool:
-    """Say whether ``_conv2d_rule`` holds for a layer and is not slower than Opacus' rule.
-
-    With few channels and large kernels (an 8 x 8 kernel on a grey image) Opacus' is faster.
-    """
-    return (
-        type(module) is nn.Conv2d
-        and module.groups == 1
-        and module.in_channels >= 16
-        and isinstance(module.padding, tuple)
-        and module.padding_mode == "zeros"
-    )
-
-
-def _conv2d_rule(
-    layer: nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor
-) -> dict[nn.Parameter, torch.Tensor]:
-    """Opacus' rule with torch's own unfolding; 0.5 to 1 times its time, the same numbers."""
-    assert isinstance(layer, nn.Conv2d)
-    patches = unfolded(layer, inputs[0])
-    flat = gradient.flatten(2)  # (examples, out channels, positions)
-    samples = {layer.weight: torch.bmm(flat, patches.transpose(1, 2))}
-    if layer.bias is not None:
-        samples[layer.bias] = flat.sum(dim=2)
-    return samples

@@ -1,0 +1,1 @@
+"""Rules for the gradients of examples by the parameters of a layer."""
