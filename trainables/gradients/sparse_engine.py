@@ -14,7 +14,7 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +22,6 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.foundation.validate import whole
@@ -40,6 +39,7 @@ from dpsweep.trainables.gradients.layer_gradients import (
     refuse_overwritten,
 )
 from dpsweep.trainables.gradients.masked_conv import MaskedConv
+from dpsweep.trainables.gradients.rules.functorch import Rule, by_functorch
 from dpsweep.trainables.gradients.sparse_mask import MaskedWeight
 from dpsweep.trainables.gradients.sums import zero_sums
 from dpsweep.trainables.networks.layers import (
@@ -47,9 +47,6 @@ from dpsweep.trainables.networks.layers import (
     is_channels_first_norm,
     set_training_mode,
 )
-
-#: From a layer's inputs and the gradient by its output to gradients per example, by what trains.
-Rule = Callable[[list[torch.Tensor], torch.Tensor], Mapping[object, torch.Tensor]]
 
 
 class SparseEngine:
@@ -310,7 +307,7 @@ def _rule(name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Rule:
         )
     if isinstance(module, (_BatchNorm, nn.GroupNorm, nn.LayerNorm)):
         return norm
-    return _by_functorch(name, module, own)
+    return by_functorch(name, module, own)
 
 
 def _affine_dims(module: nn.Module, output: torch.Tensor, is_first: bool) -> tuple[int, ...]:
@@ -331,34 +328,3 @@ def _normalized(module: nn.Module, x: torch.Tensor, is_first: bool) -> torch.Ten
         return F.layer_norm(x, module.normalized_shape, eps=module.eps)
     assert isinstance(module, _BatchNorm)
     return F.batch_norm(x, module.running_mean, module.running_var, eps=module.eps)
-
-
-def _by_functorch(name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Rule:
-    """Return a rule that runs the layer again, example by example, for its own parameters."""
-    for child in module.modules():
-        rate = getattr(child, "p" if isinstance(child, _DropoutNd) else "drop_prob", None)
-        if isinstance(rate, float) and rate > 0:
-            raise ModelError(
-                f"layer {name or 'of the whole model'} ({type(module).__name__}) has parameters of "
-                "its own and drops out at random within it",
-                because="the gradient of an example would be of another mask than its output",
-                fix="use a model without dropout there",
-            )
-        if hasattr(child, "fused_attn"):
-            child.fused_attn = False  # type: ignore[assignment]  # vmap has no rule for it
-
-    def rule(inputs: list[torch.Tensor], gradient: torch.Tensor) -> dict[object, torch.Tensor]:
-        def inner(
-            values: dict[str, torch.Tensor], example: tuple[torch.Tensor, ...], upstream: Any
-        ) -> torch.Tensor:
-            batch = tuple(value.unsqueeze(0) for value in example)
-            output = torch.func.functional_call(module, values, batch)
-            return (output.squeeze(0) * upstream).sum()
-
-        values = {key: parameter.detach() for key, parameter in own.items()}
-        with torch.enable_grad():
-            each = torch.func.vmap(torch.func.grad(inner), in_dims=(None, 0, 0))
-            samples = each(values, tuple(inputs), gradient)
-        return {parameter: samples[key].detach() for key, parameter in own.items()}
-
-    return rule
