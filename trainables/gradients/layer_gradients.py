@@ -55,6 +55,11 @@ def chunks(
         yield (x.to(torch.float32) if x.is_floating_point() else x), y
 
 
+def flat_rows(sample: torch.Tensor) -> torch.Tensor:
+    """Return gradients (examples, *shape) as (examples, entries): one entry for a single number."""
+    return sample.reshape(len(sample), -1)
+
+
 def refuse_overwritten(uses: Sequence[LayerUse]) -> None:
     """Check that the inputs of layers are still what they were when the layers used them.
 

@@ -12,9 +12,10 @@ Guarantees:
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -31,6 +32,7 @@ from dpsweep.trainables.gradients.layer_gradients import (
     LayerUse,
     Views,
     add_clipped,
+    flat_rows,
     full_chunks,
     mean_over_views,
     refuse_overwritten,
@@ -141,7 +143,7 @@ class OpacusEngine:
         set_training_mode(model)
         self._rules = rules_of(model)
         for module in self._rules:
-            module.register_forward_hook(self._after_forward)
+            module.register_forward_hook(self._after_forward, with_kwargs=True)
 
     @full_float32()
     def clipped_gradient_sum(
@@ -200,11 +202,11 @@ class OpacusEngine:
                     fix="use another model; windowed attention cannot be trained this way",
                 )
             sample = samples.pop(parameter)
-            ordered.append(sample.flatten(1) if isinstance(sample, torch.Tensor) else sample)
+            ordered.append(flat_rows(sample) if isinstance(sample, torch.Tensor) else sample)
         return ordered
 
     def _after_forward(
-        self, layer: nn.Module, inputs: tuple[torch.Tensor, ...], output: torch.Tensor
+        self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor
     ) -> None:
         if self._uses is None:
             return
@@ -213,7 +215,13 @@ class OpacusEngine:
                 f"a {type(layer).__name__} layer returns {type(output).__name__}, not a tensor",
                 fix="use layers that return one tensor; an nn.LSTM cannot be trained this way",
             )
-        tensors = [value for value in inputs if isinstance(value, torch.Tensor)]
+        tensors = _tensors(layer, args, kwargs)
+        if not tensors:
+            raise ModelError(
+                f"a {type(layer).__name__} layer with parameters is called without a tensor",
+                because="then no example has a gradient of its own by them",
+                fix="let its forward take the records, or what the layers before make of them",
+            )
         versions = [tensor._version for tensor in tensors]
         # The edge stays that of this layer, also if the model writes to the output later.
         edge = torch.autograd.graph.get_gradient_edge(output)
@@ -235,4 +243,13 @@ class OpacusEngine:
 def _both(first: Sample, second: Sample) -> torch.Tensor:
     """Return the gradients of a weight that is used twice: their sum for each example."""
     parts = [s if isinstance(s, torch.Tensor) else s.each() for s in (first, second)]
-    return parts[0].flatten(1) + parts[1].flatten(1)
+    return flat_rows(parts[0]) + flat_rows(parts[1])
+
+
+def _tensors(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
+    """Return the tensors that a layer is called with; those by name as its forward orders them."""
+    values = list(args)
+    if any(isinstance(value, torch.Tensor) for value in kwargs.values()):
+        order = list(inspect.signature(layer.forward).parameters)
+        values += [kwargs[name] for name in order if name in kwargs]
+    return [value for value in values if isinstance(value, torch.Tensor)]

@@ -34,6 +34,7 @@ from dpsweep.trainables.gradients.layer_gradients import (
     LayerUse,
     Views,
     add_clipped,
+    flat_rows,
     full_chunks,
     mean_over_views,
     refuse_overwritten,
@@ -164,7 +165,7 @@ class SparseEngine:
         for key in (*self._masks, *self._parameters):
             if key not in samples or len(samples[key]) != len(x):
                 raise _no_gradient()
-            ordered.append(samples.pop(key).flatten(1))
+            ordered.append(flat_rows(samples.pop(key)))
         return ordered
 
     def _before_forward(
@@ -204,7 +205,7 @@ class SparseEngine:
     def _check(self, x_source: torch.Tensor, y_source: torch.Tensor) -> None:
         """Compare with autograd on random examples (``check``)."""
         named = self._model.named_parameters()
-        entries = {f"{m.name}.weight": torch.empty(m.nnz, device=self._device) for m in self._masks}
+        entries = {f"{m.name}.weight": m.layer.weight.new_empty(m.nnz) for m in self._masks}
         check_gradients(
             self._forward,
             self._loss,

@@ -12,9 +12,11 @@ from typing import TypeAlias
 import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.utils.parametrize import is_parametrized
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.gradients.masked_conv import MaskedConv, is_grouped_or_padded
+from dpsweep.trainables.gradients.rules.functorch import by_functorch
 from dpsweep.trainables.gradients.rules.standardized import (
     has_standardized_rule,
     standardized_rule,
@@ -35,17 +37,25 @@ Rule = Callable[[nn.Module, list[torch.Tensor], torch.Tensor], Mapping[nn.Parame
 def rules_of(model: nn.Module) -> dict[nn.Module, Rule]:
     """Return Opacus' rule for every layer with trainable weights.
 
-    A layer without a rule is differentiated as a whole, its children included.
+    A layer without a rule is differentiated as a whole, its children included; so is one whose
+    weights are computed from others (``torch.nn.utils.parametrize``).
+
+    Raises:
+        ModelError: There is no way to differentiate a layer for each example.
     """
     from opacus.grad_sample import GradSampleModule
-    from opacus.grad_sample.functorch import ft_compute_per_sample_gradient, prepare_layer
+    from opacus.grad_sample.functorch import prepare_layer
 
     rules: dict[nn.Module, Rule] = {}
+    paths = {module: path for path, module in model.named_modules()}
 
     def visit(module: nn.Module) -> None:
-        own = any(p.requires_grad for p in module.parameters(recurse=False))
+        is_computed = is_parametrized(module)
+        own = any(p.requires_grad for p in module.parameters(recurse=is_computed))
         rule = GradSampleModule.GRAD_SAMPLERS.get(type(module))
-        if isinstance(module, _BatchNorm) and module.running_mean is not None:
+        if is_computed:
+            rule = None
+        elif isinstance(module, _BatchNorm) and module.running_mean is not None:
             if own and not isinstance(getattr(module, "drop", None), (nn.Identity, type(None))):
                 raise ModelError(
                     f"a {type(module).__name__} layer drops out before its activation",
@@ -60,6 +70,8 @@ def rules_of(model: nn.Module) -> dict[nn.Module, Rule]:
             rule = standardized_rule
         elif isinstance(module, (nn.Conv1d, nn.Conv3d)) and module.padding_mode != "zeros":
             rule = None  # Opacus' pads with zeros
+        elif isinstance(module, nn.LayerNorm) and module.bias is None:
+            rule = None  # Opacus' takes a bias for granted
         elif isinstance(module, nn.Embedding) and module.padding_idx is not None and rule:
             rule = _without_padding(rule)
         if own and rule is None:
@@ -73,7 +85,7 @@ def rules_of(model: nn.Module) -> dict[nn.Module, Rule]:
                     f"Opacus cannot handle layer {type(module).__name__}: {error}",
                     fix="use another model; with model.norm: frozen, try group",
                 ) from error
-            rules[module] = ft_compute_per_sample_gradient
+            rules[module] = _whole_rule(paths[module])
             return
         if own and has_product(module):
             rules[module] = _product_rule
@@ -84,6 +96,23 @@ def rules_of(model: nn.Module) -> dict[nn.Module, Rule]:
 
     visit(model)
     return rules
+
+
+def _whole_rule(path: str) -> Rule:
+    """Return the rule for a layer as a whole: Opacus' of one input, our own of several."""
+    from opacus.grad_sample.functorch import ft_compute_per_sample_gradient
+
+    def whole(
+        layer: nn.Module, inputs: list[torch.Tensor], gradient: torch.Tensor
+    ) -> Mapping[nn.Parameter, Sample]:
+        if len(inputs) == 1:
+            samples: Mapping[nn.Parameter, Sample]
+            samples = ft_compute_per_sample_gradient(layer, inputs, gradient)
+            return samples
+        own = {name: p for name, p in layer.named_parameters() if p.requires_grad}
+        return by_functorch(path, layer, own)(inputs, gradient)
+
+    return whole
 
 
 def _without_padding(rule: Rule) -> Rule:
