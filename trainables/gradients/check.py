@@ -109,6 +109,7 @@ def check_gradients(
     Raises:
         ModelError: They disagree, or the gradients cannot be computed.
     """
+    _refuse_other_types(trained)
     model, generator = forward.model, torch.Generator().manual_seed(0)
     device = next(iter(trained.values())).device
     if by_autograd is None:
@@ -136,7 +137,7 @@ def check_gradients(
                 refuse_moving(lambda x: per_example(x, labels).consists_of, whole, others)
                 with _fixed_by_float32():
                     compare(x, y, OF_ALL_ROUNDED)
-    except (RuntimeError, IndexError, ValueError) as error:
+    except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:
         if is_out_of_memory(error) or has_broken_device(error):
             raise  # it says nothing of the model, and a smaller batch may do
         raise ModelError(f"{failure}: {error}", fix=fix) from error
@@ -145,6 +146,18 @@ def check_gradients(
             "this model's gradients vanish on random inputs, so that they cannot be checked",
             fix="use other initial weights",
         )
+
+
+def _refuse_other_types(trained: dict[str, torch.Tensor]) -> None:
+    """Refuse to train parameters that are not float32, as sums and noise come back."""
+    for name, value in trained.items():
+        if value.dtype != torch.float32:
+            kind = str(value.dtype).removeprefix("torch.")
+            raise ModelError(
+                f"parameter {name} is {kind}, and gradients of examples are float32",
+                fix="build the network in float32 (model.float()), or freeze it: "
+                f"{name}.requires_grad_(False)",
+            )
 
 
 @contextmanager
