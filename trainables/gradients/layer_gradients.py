@@ -24,12 +24,13 @@ from dpsweep.trainables.gradients.weight_products import WeightProduct
 
 
 class LayerUse(NamedTuple):
-    """One call of a layer in a forward pass."""
+    """One call of a layer in a forward pass, whose output has so many rows."""
 
     layer: nn.Module
     inputs: list[torch.Tensor]
     versions: list[int]
     output: torch.autograd.graph.GradientEdge
+    num_rows: int
 
     def widened(self, gradient: torch.Tensor) -> tuple[list[torch.Tensor], torch.Tensor]:
         """Return the inputs and the gradient by the output, in float32 where they were rounded."""
@@ -53,6 +54,28 @@ def chunks(
         x = moved(x_source.index_select(0, by_x[begin : begin + size]), device)
         y = moved(y_source.index_select(0, by_y[begin : begin + size]), device)
         yield (x.to(torch.float32) if x.is_floating_point() else x), y
+
+
+def use_of(
+    layer: nn.Module, inputs: list[torch.Tensor], versions: list[int], output: torch.Tensor
+) -> LayerUse:
+    """Return a call of a layer.
+
+    Args:
+        layer: The layer.
+        inputs: What it was called with, without their gradients.
+        versions: Of these, before it was.
+        output: What it returned.
+    """
+    # The edge stays that of this layer, also if the model writes to the output later.
+    edge = torch.autograd.graph.get_gradient_edge(output)
+    return LayerUse(layer, inputs, versions, edge, len(output) if output.dim() else 0)
+
+
+def have_rows(uses: Sequence[LayerUse], trained: Iterable[nn.Parameter], count: int) -> bool:
+    """Say whether each parameter has a use of its layer with one row for each of the examples."""
+    suited = {p for use in uses if use.num_rows == count for p in use.layer.parameters()}
+    return all(parameter in suited for parameter in trained)
 
 
 def flat_rows(sample: torch.Tensor) -> torch.Tensor:

@@ -34,8 +34,10 @@ from dpsweep.trainables.gradients.layer_gradients import (
     add_clipped,
     flat_rows,
     full_chunks,
+    have_rows,
     mean_over_views,
     refuse_overwritten,
+    use_of,
 )
 from dpsweep.trainables.gradients.linear_head import LinearHeadEngine, ManyHeadsEngine
 from dpsweep.trainables.gradients.rules.layers import Sample, rules_of
@@ -163,6 +165,24 @@ class OpacusEngine:
             add_clipped(sums, samples, max_grad_norm, self._factors, count)
         return sums
 
+    def try_forward(self, x: torch.Tensor) -> None:
+        """Run records forward alone, which takes little time and memory and tells much.
+
+        Args:
+            x: Any records, at least one.
+        Raises:
+            ModelError: A layer cannot have gradients per example.
+        """
+        self._uses = []
+        try:
+            with torch.enable_grad():
+                self._forward(x)
+            uses = self._uses
+        finally:
+            self._uses = None
+        if not have_rows(uses, self._parameters, len(x)):
+            raise _no_gradient()
+
     def _samples(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[Sample]:
         """Return what is clipped of each example, as ``_per_example_gradients`` does."""
         if self._views is None:
@@ -196,11 +216,7 @@ class OpacusEngine:
         ordered = []
         for parameter in self._parameters:
             if parameter not in samples or len(samples[parameter]) != len(x):
-                raise ModelError(
-                    "a layer of this model has no gradient per example",
-                    because="it is unused, or its input is not one row per example",
-                    fix="use another model; windowed attention cannot be trained this way",
-                )
+                raise _no_gradient()
             sample = samples.pop(parameter)
             ordered.append(flat_rows(sample) if isinstance(sample, torch.Tensor) else sample)
         return ordered
@@ -223,9 +239,9 @@ class OpacusEngine:
                 fix="let its forward take the records, or what the layers before make of them",
             )
         versions = [tensor._version for tensor in tensors]
-        # The edge stays that of this layer, also if the model writes to the output later.
-        edge = torch.autograd.graph.get_gradient_edge(output)
-        self._uses.append(LayerUse(layer, [t.detach() for t in tensors], versions, edge))
+        if not output.requires_grad:
+            raise _no_gradient()
+        self._uses.append(use_of(layer, [t.detach() for t in tensors], versions, output))
 
     def _check(self, x_source: torch.Tensor, y_source: torch.Tensor) -> None:
         """Compare with autograd on random examples (``check``)."""
@@ -238,6 +254,14 @@ class OpacusEngine:
             chunk=self._physical,
             failure="Opacus cannot compute per-example gradients of this model",
         )
+
+
+def _no_gradient() -> ModelError:
+    return ModelError(
+        "a layer of this model has no gradient per example",
+        because="it is unused, or its input is not one row per example",
+        fix="use another model; windowed attention cannot be trained this way",
+    )
 
 
 def _both(first: Sample, second: Sample) -> torch.Tensor:

@@ -36,8 +36,10 @@ from dpsweep.trainables.gradients.layer_gradients import (
     add_clipped,
     flat_rows,
     full_chunks,
+    have_rows,
     mean_over_views,
     refuse_overwritten,
+    use_of,
 )
 from dpsweep.trainables.gradients.masked_conv import MaskedConv
 from dpsweep.trainables.gradients.rules.functorch import Rule, by_functorch
@@ -131,6 +133,24 @@ class SparseEngine:
             add_clipped(sums, samples, max_grad_norm, self._factors, count)
         return sums
 
+    def try_forward(self, x: torch.Tensor) -> None:
+        """See ``OpacusEngine``.
+
+        Raises:
+            ModelError: A layer cannot have gradients per example.
+        """
+        self._uses = []
+        try:
+            with torch.enable_grad():
+                self._forward(x)
+            uses = self._uses
+        finally:
+            self._uses = None
+            self._entered.clear()
+        trained = [*(mask.layer.weight for mask in self._masks), *self._parameters]
+        if not have_rows(uses, trained, len(x)):
+            raise _no_gradient()
+
     def _samples(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         """Return what is clipped of each example, as ``_per_example_gradients`` does."""
         if self._views is None:
@@ -195,9 +215,7 @@ class SparseEngine:
             )
         if not output.requires_grad:
             raise _no_gradient()
-        # The edge stays that of this layer, also if the model writes to the output later.
-        edge = torch.autograd.graph.get_gradient_edge(output)
-        self._uses.append(LayerUse(layer, *self._entered.pop(layer), edge))
+        self._uses.append(use_of(layer, *self._entered.pop(layer), output))
 
     def _at_inner_drop(self, layer: nn.Module) -> Callable[[nn.Module, tuple[Any, ...]], None]:
         return lambda drop, args: self._after_forward(layer, (), args[0])

@@ -190,7 +190,7 @@ class ClassifierMethod(Method):
                 if is_own(name):
                     again = _network(name, info, seed=0, **front)
                     check_own(model, again, name, info)
-                    cls._check_gradients(model, info)
+                cls._check_gradients(model, name, info)
             except BadInputError as error:
                 named = [knob.name for knob in MODEL_HYPERPARAMETERS if knob.name != "model.name"]
                 first = error.message.split()[0].rstrip(":")
@@ -201,8 +201,8 @@ class ClassifierMethod(Method):
         return problems
 
     @classmethod
-    def _check_gradients(cls, model: torch.nn.Module, info: DatasetInfo) -> None:
-        """Check that a user's own network has the gradients that the method needs; any, here.
+    def _check_gradients(cls, model: torch.nn.Module, name: str, info: DatasetInfo) -> None:
+        """Check that a network, which may be changed, has the gradients that a method needs.
 
         Raises:
             ModelError: It has not.

@@ -124,11 +124,11 @@ class DPSGD(ClassifierMethod):
         return carried_over(cls, hparams, plan, before, after, plain=cls._plain_rates)
 
     @classmethod
-    def _check_gradients(cls, model: torch.nn.Module, info: DatasetInfo) -> None:
+    def _check_gradients(cls, model: torch.nn.Module, name: str, info: DatasetInfo) -> None:
         """Check that each example has a gradient by all that trains (``ClassifierMethod``)."""
         from dpsweep.trainables.methods.own_model_checks import check_gradients
 
-        check_gradients(model, info)
+        check_gradients(model, name, info)
 
     @classmethod
     def plan(cls, hparams: Mapping[str, Any], context: PlanContext) -> Plan:
@@ -257,8 +257,8 @@ class DPSGD(ClassifierMethod):
         if follows_quantile(hparams):
             self._quantile = QuantileClip(hparams, self._expected_batch, factors)
         self._engine = self._make_engine()
-        if self._engine_options["precision"] != "float32":  # refuses now: nothing is charged yet
-            self._engine.clipped_gradient_sum(self._inputs, self._labels, np.arange(0), 1.0)
+        # It checks itself, by shapes alone: what it refuses is refused before anything is charged.
+        self._engine.clipped_gradient_sum(self._inputs, self._labels, np.arange(0), 1.0)
         self._batches = secret_numpy_generator()
         self._noise = self._rounds.noise if self._rounds else SecretNoise(context.device)
 

@@ -12,8 +12,10 @@ from torch import nn
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.study.model_graph import trace
-from dpsweep.trainables.gradients.per_example import make_engine
-from dpsweep.trainables.networks.layers import head_layers, set_training_mode
+from dpsweep.trainables.gradients.per_example import OpacusEngine, make_engine
+from dpsweep.trainables.gradients.sparse_engine import SparseEngine
+from dpsweep.trainables.networks.layers import head_layers
+from dpsweep.trainables.networks.own_models import is_own
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import DatasetInfo
@@ -125,17 +127,43 @@ def try_engine(engine: GradientEngine, info: DatasetInfo) -> None:
     engine.clipped_gradient_sum(x, torch.zeros(1, dtype=torch.int64), np.arange(0), 1.0)
 
 
+def try_forward(engine: GradientEngine, info: DatasetInfo) -> None:
+    """Let an engine run two records of zeros forward, where that tells what it refuses.
+
+    Args:
+        engine: Any, with a loss that asks nothing of labels (``stand_in_loss``).
+        info: Shape of the records.
+    Raises:
+        ModelError: It cannot compute the gradients of its network by example.
+    """
+    if not isinstance(engine, (OpacusEngine, SparseEngine)):
+        return
+    kind = torch.float32 if info.text is None else torch.int64
+    try:
+        engine.try_forward(torch.zeros(2, *info.input_shape, dtype=kind))
+    except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:
+        raise ModelError(
+            f"per-example gradients of this model cannot be computed: {error}",
+            fix="use another model",
+        ) from error
+
+
 def stand_in_loss(outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     """Return a loss for checks, as only gradients by example are asked about."""
     return outputs.square().sum()
 
 
-def check_gradients(model: nn.Module, info: DatasetInfo) -> None:
+def check_gradients(model: nn.Module, name: str, info: DatasetInfo) -> None:
     """Check that all of a network can be trained by gradients of single examples.
 
+    Those of a user's own are computed. Others, which may be large, are run forward alone: a trial
+    computes theirs before anything is charged.
+
+    Args:
+        model: The network; it gets the hooks of an engine.
+        name: Value of ``model.name``.
+        info: Shape of the records.
     Raises:
         ModelError: A layer cannot.
     """
-    network = copy.deepcopy(model)
-    set_training_mode(network)
-    try_engine(make_engine(network, 1, loss=stand_in_loss), info)
+    (try_engine if is_own(name) else try_forward)(make_engine(model, 1, loss=stand_in_loss), info)

@@ -145,7 +145,7 @@ class BiTFiT(DPSGD):
         return problems
 
     @classmethod
-    def _check_gradients(cls, model: torch.nn.Module, info: DatasetInfo) -> None:
+    def _check_gradients(cls, model: torch.nn.Module, name: str, info: DatasetInfo) -> None:
         """Nothing here: ``preflight`` tries each variant's own engine."""
 
     @classmethod

@@ -18,7 +18,11 @@ from dpsweep.trainables.gradients.clipping import Factors, clip_factors
 from dpsweep.trainables.gradients.layer_gradients import Views
 from dpsweep.trainables.gradients.per_example import GradientEngine, make_engine
 from dpsweep.trainables.gradients.sums import chunk_size
-from dpsweep.trainables.methods.own_model_checks import stand_in_loss, try_engine
+from dpsweep.trainables.methods.own_model_checks import (
+    stand_in_loss,
+    try_engine,
+    try_forward,
+)
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.layers import head_layers
 from dpsweep.trainables.networks.low_rank import add_adapters, add_biases, add_lora
@@ -223,7 +227,7 @@ def _try(
 ) -> None:
     """Make a variant's engines for a network that may be changed, and try that of few parameters.
 
-    Of a user's own network, that of all parameters is tried too.
+    Of a user's own network, that of all parameters is tried too; others it runs forward alone.
 
     Raises:
         ModelError: It cannot be trained.
@@ -234,17 +238,19 @@ def _try(
     phases = Phases(model, variant, added, border=border, num_steps=2, holds_head=holds_head)
     for phase in phases.in_order:
         engine = phases.make_engine(phase, 1, 1, loss=stand_in_loss)
-        if phase == _FULL and is_own(name):
-            try_engine(engine, info)
+        if phase == _FULL:
+            (try_engine if is_own(name) else try_forward)(engine, info)
     if phase == _FULL:
         return  # its first gradients may need much memory: that is the trial's
     is_text = name.startswith("text/")
     x = torch.zeros(1, *info.input_shape, dtype=torch.int64 if is_text else torch.float32)
     try:
         engine.clipped_gradient_sum(x, torch.zeros(1, dtype=torch.int64), np.arange(0), 1.0)
-    except AttributeError as error:
+    except ModelError as error:
+        if not isinstance(error.__cause__, AttributeError):
+            raise
         raise ModelError(
             "an attention reads the weights of a layer that is to be extended",
-            because=str(error),
+            because=str(error.__cause__),
             fix="use another model, or another bitfit.variant",
         ) from error

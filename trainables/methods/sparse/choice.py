@@ -29,6 +29,7 @@ from dpsweep.trainables.methods.own_model_checks import (
     check_gradients,
     stand_in_loss,
     try_engine,
+    try_forward,
 )
 from dpsweep.trainables.methods.sparse.knobs import KINDS, MASKED, WHOLE
 from dpsweep.trainables.networks.build import build_model
@@ -160,10 +161,9 @@ def choice_problems(
                 masks = choose_parameters(network, train, density, scope)
                 if train not in WHOLE:
                     engine = SparseEngine(network, masks, 1, loss=stand_in_loss)
-                    if is_own(name):
-                        try_engine(engine, info)
-                elif is_own(name):
-                    check_gradients(network, info)
+                    (try_engine if is_own(name) else try_forward)(engine, info)
+                else:
+                    check_gradients(network, name, info)
             except ModelError as error:
                 key = "sparse.density" if "density" in error.message else "sparse.train"
                 wrong = f"{train} of {name}: {error.message}"

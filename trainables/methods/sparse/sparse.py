@@ -83,7 +83,7 @@ class SparseFinetuning(DPSGD):
         return super().complete(hparams, context)
 
     @classmethod
-    def _check_gradients(cls, model: torch.nn.Module, info: DatasetInfo) -> None:
+    def _check_gradients(cls, model: torch.nn.Module, name: str, info: DatasetInfo) -> None:
         """Nothing here: ``preflight`` tries the engine of each ``sparse.train``."""
 
     @classmethod

@@ -252,6 +252,43 @@ def test_preflight_names_the_key(tmp_path: Path) -> None:
     assert (key, "text/DIRECTORY" in _) == ("model.name", True)
 
 
+@pytest.mark.parametrize(
+    ("method", "whole"),
+    [
+        ("dp_sgd", {}),
+        ("bitfit", {"bitfit.variant": "full"}),
+        ("sparse", {"sparse.train": "full"}),
+        ("sparse_non_private", {"sparse.train": "full"}),
+    ],
+)
+def test_what_has_no_gradient_per_record_is_refused_before_it_can_be_charged(
+    tmp_path: Path, make_plan: Any, method: str, whole: dict[str, str]
+) -> None:
+    """MPNet looks distances up once for all records; its biases can be trained."""
+    save_encoder(tmp_path, "MPNetForSequenceClassification", pad_token_id=1)
+    info = info_of(pad=1, classes=2)
+    space = {"batch.expected": [10], "model.name": [f"text/{tmp_path}"]}
+    space |= {name: [value] for name, value in whole.items()}
+    (problem,) = TRAINABLES[method].preflight(space, info)
+    assert "a layer of this model has no gradient per example" in problem.what
+    given = {name.replace(".", "__"): value for name, value in whole.items()}
+    with pytest.raises(ModelError, match="has no gradient per example"):
+        prepared(method, tmp_path, info, make_plan, **given)
+    assert TRAINABLES["bitfit"].preflight({**space, "bitfit.variant": ["bitfit"]}, info) == []
+
+
+def test_modern_bert_trains_whole(tmp_path: Path, make_plan: Any) -> None:
+    """Its norms have no bias."""
+    special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2}
+    save_encoder(tmp_path, "ModernBertForSequenceClassification", **special, sep_token_id=3)
+    space = {"batch.expected": [10], "model.name": [f"text/{tmp_path}"]}
+    assert TRAINABLES["dp_sgd"].preflight(space, info_of(classes=2)) == []
+    _, _, scores = train(
+        "dp_sgd", tmp_path, info_of(classes=2), make_plan, optim__lr=0.5, train__max_steps=10
+    )
+    assert scores[1]["loss"] < scores[0]["loss"]
+
+
 def data_of(info: DatasetInfo) -> SweepData:
     """Texts whose class is their first token; labels of a language model follow from the ids."""
     assert info.text is not None
@@ -268,7 +305,7 @@ def data_of(info: DatasetInfo) -> SweepData:
     return SweepData(info, parts, "0")
 
 
-def train(method: str, place: Path, info: DatasetInfo, make_plan: Any, **given: Any) -> Any:
+def prepared(method: str, place: Path, info: DatasetInfo, make_plan: Any, **given: Any) -> Any:
     trainable, data = TRAINABLES[method], data_of(info)
     hparams, plan = make_plan(
         trainable,
@@ -281,6 +318,11 @@ def train(method: str, place: Path, info: DatasetInfo, make_plan: Any, **given: 
     )
     run = trainable()
     run.prepare(data, hparams, plan, RunContext(0, 0))
+    return run, plan
+
+
+def train(method: str, place: Path, info: DatasetInfo, make_plan: Any, **given: Any) -> Any:
+    run, plan = prepared(method, place, info, make_plan, **given)
     before = {name: value.clone() for name, value in run._model.state_dict().items()}
     scores = [run.evaluate("validation")]
     run.run(0, len(plan))
