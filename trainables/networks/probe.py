@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 
 import torch
@@ -55,7 +56,10 @@ def probe(model: nn.Module, name: str, info: DatasetInfo) -> None:
             because="what its inputs do to them would be released without noise",
             fix="use a model whose weights change by training alone",
         )
+    if ":" in name:  # the user's own; now, as what a run without gradients leaves can be copied
+        refuse_uncopied(model, name)
     refuse_random(model, inputs)
+    refuse_statistics(model, name, buffers)  # first: what changes looks mixed below
     if mixes(model, inputs, logits):
         raise ModelError(
             f"{name} mixes the examples of a batch: one example's output depends on another",
@@ -90,7 +94,7 @@ def refuse_not_finite(model: nn.Module, name: str, outputs: object) -> None:
 
 
 def refuse_statistics(model: nn.Module, name: str, buffers: Mapping[str, torch.Tensor]) -> None:
-    """Check that what a network has been run on has left its buffers as they were.
+    """Check that a network has its buffers as they were, whatever it has been run on.
 
     Args:
         model: Any network.
@@ -100,12 +104,38 @@ def refuse_statistics(model: nn.Module, name: str, buffers: Mapping[str, torch.T
         ModelError: One has changed.
     """
     for key, value in model.named_buffers():
-        if not torch.equal(value, buffers[key]):
+        if key not in buffers or not torch.equal(value, buffers[key]):
             raise ModelError(
-                f"{name} keeps statistics of its inputs: buffer {key}",
-                because="they would be released with the model, without noise",
+                f"{name} changes at each call: buffer {key}",
+                because="statistics of its inputs would be released with the model, without noise",
                 fix="use a model whose buffers stay as they are",
             )
+
+
+def refuse_uncopied(model: nn.Module, name: str) -> None:
+    """Check that a network can be copied, as checks, averages of weights and engines do.
+
+    Raises:
+        ModelError: It cannot.
+    """
+    try:
+        copy.deepcopy(model)
+    except Exception as error:  # the network is the user's own
+        computed = [
+            f"{path}.{key}" if path else key
+            for path, module in model.named_modules()
+            for key, value in vars(module).items()
+            if isinstance(value, torch.Tensor) and not value.is_leaf
+        ]
+        said = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        raise ModelError(
+            f"{name} cannot be copied: "
+            + (f"{computed[0]} is computed from other tensors" if computed else said),
+            fix="keep no tensors but parameters and buffers; in the place of "
+            "torch.nn.utils.weight_norm use torch.nn.utils.parametrizations.weight_norm"
+            if computed
+            else "keep nothing in it that Python's copy.deepcopy refuses",
+        ) from error
 
 
 def mixes(model: nn.Module, inputs: torch.Tensor, outputs: torch.Tensor) -> bool:

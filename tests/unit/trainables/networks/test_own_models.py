@@ -40,6 +40,8 @@ from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.parameter_table import parameter_table
 
 SOURCE = '''
+import threading
+
 import numpy as np
 import torch
 from torch import nn
@@ -199,6 +201,58 @@ class Branching(Net):
         return super().forward(x) if len(x) < 3 or float(x[0].sum()) < 1e9 else None
 
 
+def old_weight_norm(input_shape, num_classes):
+    return nn.Sequential(nn.Flatten(), nn.utils.weight_norm(nn.Linear(64, num_classes)))
+
+
+class Locked(Net):
+    def __init__(self, input_shape, num_classes):
+        super().__init__(input_shape, num_classes)
+        self.lock = threading.Lock()
+
+
+class Spectral(Net):
+    def __init__(self, input_shape, num_classes):
+        super().__init__(input_shape, num_classes)
+        nn.utils.parametrizations.spectral_norm(self.fc)
+
+
+class Late(Net):
+    def forward(self, x):
+        self.register_buffer("last", x.detach().mean())
+        return super().forward(x)
+
+
+class Doubled(Net):
+    def __init__(self, input_shape, num_classes):
+        super().__init__(input_shape, num_classes)
+        self.fc.double()
+
+    def forward(self, x):
+        return self.fc(self.norm(F.relu(self.group(self.conv(x))).flatten(1)).double()).float()
+
+    def get_classifier(self):
+        return self.fc
+
+
+class Steps(nn.Module):
+    """Layers of several inputs, by name, without a bias, and a parameter of a single number."""
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.cell = nn.GRUCell(8, 6)
+        self.pair = nn.Bilinear(6, 6, 5)
+        self.norm = nn.LayerNorm(5, bias=False)
+        self.factor = nn.Parameter(torch.tensor(1.5))
+        self.fc = nn.utils.parametrizations.weight_norm(nn.Linear(5, num_classes))
+
+    def forward(self, x):
+        state = x.new_zeros(x.shape[0], 6)
+        for step in range(8):
+            state = self.cell(x[:, 0, step], hx=state)
+        return self.factor * self.fc(input=self.norm(self.pair(state, state)))
+
+
 _one = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
@@ -250,6 +304,10 @@ def problems(
         ("Whimsical", "model.name", ("other weights at each call", "torch's own generator")),
         ("Hidden", "model.name", ("other outputs from the same weights", "buffer")),
         ("Growing", "model.name", ("mixes the examples of a batch",)),
+        ("Spectral", "model.name", ("changes at each call: buffer fc.parametrizations.weight",)),
+        ("Late", "model.name", ("changes at each call: buffer last",)),
+        ("Locked", "model.name", ("cannot be copied: cannot pickle", "copy.deepcopy refuses")),
+        ("Doubled", "model.name", ("parameter fc.weight is float64", "in float32")),
         ("Named", "model.name", ("get_classifier()", "returns no layer")),
         ("Branching", "model.name", ("cannot be exported for any number of records", "shapes")),
     ],
@@ -332,6 +390,31 @@ def test_good_ones_pass_and_norms_are_treated() -> None:
     assert problems(DPSGD, "Net", model__image_size=[12]) == []
     assert problems(NonPrivate, "Windowed") == []
     assert "does not use its parameter" in problems(NonPrivate, "Unused")[0][1]
+
+
+@pytest.mark.usefixtures("nets")
+@pytest.mark.filterwarnings("ignore:There is a performance drop")  # nn.Bilinear under vmap
+def test_layers_without_a_rule_pass_under_dp_sgd() -> None:
+    assert problems(DPSGD, "Steps") == []
+
+
+@pytest.mark.usefixtures("nets")
+@pytest.mark.filterwarnings("ignore:.*weight_norm:FutureWarning")
+@pytest.mark.parametrize("method", [DPSGD, BiTFiT, SparseFinetuning, NonPrivate])
+def test_a_network_that_cannot_be_copied_is_told(method: type[ClassifierMethod]) -> None:
+    ((key, what, fix),) = problems(method, "old_weight_norm")
+    assert key == "model.name"
+    assert "old_weight_norm cannot be copied: 1.weight is computed from other tensors" in what
+    assert "use torch.nn.utils.parametrizations.weight_norm" in fix
+
+
+@pytest.mark.usefixtures("nets")
+def test_parameters_of_another_type_are_told_where_they_train() -> None:
+    ((key, what, _),) = problems(BiTFiT, "Doubled", bitfit__variant=["last_layer"])
+    assert (key, "parameter fc.weight is float64" in what) == ("bitfit.variant", True)
+    ((key, what, _),) = problems(SparseFinetuning, "Doubled", sparse__train=["cls"])
+    assert (key, "parameter fc.weight is float64" in what) == ("sparse.train", True)
+    assert problems(NonPrivate, "Doubled") == []
 
 
 @pytest.mark.usefixtures("nets")
