@@ -92,7 +92,7 @@ def add_adapters(model: nn.Module, width: int, seed: int) -> list[str]:
     Returns:
         Names of the added layers.
     Raises:
-        ModelError: The network has no attention with such a layer.
+        ModelError: The network has no attention, or none with such a layer.
     """
 
     def with_adapter(base: nn.Module) -> fx.GraphModule:
@@ -109,7 +109,11 @@ def add_adapters(model: nn.Module, width: int, seed: int) -> list[str]:
 
     names = [n for n in _attention_layers(model) if _is_output(n, _ATTENTION_OUTPUTS)]
     if not names:
-        raise _no_attention()
+        raise ModelError(
+            "the attentions of this network have no last layer that adapters know by its name",
+            because=f"it is called {', '.join(_ATTENTION_OUTPUTS)} or {'.'.join(_BERT_OUTPUT)}",
+            fix="use bitfit.variant: lora, or another network",
+        )
     return _replace(model, names + _mlp_outputs(model), with_adapter, seed)
 
 

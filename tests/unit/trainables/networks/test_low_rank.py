@@ -209,6 +209,17 @@ def test_networks_without_attention_are_refused(name: str, kind: str) -> None:
         add(kind, model)
 
 
+def test_an_attention_whose_last_layer_has_another_name_is_no_missing_attention() -> None:
+    """ALBERT calls it ``attention.dense``: LoRA has a place there."""
+    names = ("query", "key", "value", "dense")
+    block = nn.ModuleDict({"attention": nn.ModuleDict({n: nn.Linear(4, 4) for n in names})})
+    with pytest.raises(ModelError, match="no last layer that adapters know") as error:
+        add("adapter", block)
+    assert "o_proj" in str(error.value.because)
+    assert "lora" in str(error.value.fix)
+    assert len(add("lora", block)) == 8
+
+
 def test_torchs_own_attention_is_left_alone() -> None:
     """It reads the weight of its output layer itself, in a kernel of its own."""
     with pytest.raises(ModelError, match="no linear layer in an attention"):
