@@ -218,3 +218,30 @@ def test_a_layer_that_takes_more_than_tensors_is_refused() -> None:
     engine = OpacusEngine(Doubled(Times(), 6), 3)
     with pytest.raises(ModelError, match="missing 1 required positional argument: 'by'"):
         engine.clipped_gradient_sum(torch.randn(3, 6), torch.arange(3), np.arange(0), 1.0)
+
+
+class Halves(nn.Module):
+    """Its convolution sees two rows of each example."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.out = nn.Conv2d(2, 4, 3), nn.Linear(4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        rows = self.conv(x.reshape(2 * len(x), 2, 3, 4)).flatten(1)
+        return self.out(rows.reshape(len(x), -1, 4).mean(1))
+
+
+def test_a_run_forward_tells_what_has_no_row_for_each_example() -> None:
+    def engines(model: nn.Module) -> list[OpacusEngine | SparseEngine]:
+        sparse = copy.deepcopy(model)
+        return [
+            SparseEngine(sparse, magnitude_mask(sparse, 0.5, scope="layer"), 1),
+            OpacusEngine(model, 1),
+        ]
+
+    for engine in engines(Halves()):
+        with pytest.raises(ModelError, match="no gradient per example"):
+            engine.try_forward(torch.zeros(2, 2, 3, 8))
+    for engine in engines(Whole(nn.Conv2d(2, 5, 3))):
+        engine.try_forward(torch.zeros(2, 2, 6, 8))
