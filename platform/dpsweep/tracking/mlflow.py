@@ -33,7 +33,7 @@ from dpsweep.tracking.mlflow_models import (
     write_model,
 )
 from dpsweep.tracking.mlflow_reach import CREDENTIALS, quiet, refusal, refuse_unreachable
-from dpsweep.tracking.mlflow_runs import RunWriter
+from dpsweep.tracking.mlflow_runs import RunWriter, StudyRuns, runs_of_study
 from dpsweep.tracking.model_label import ModelLabel
 from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState, name_of
 from dpsweep.tracking.updates import Event, read_events
@@ -41,7 +41,6 @@ from dpsweep.tracking.views import VIEW_TAG, saved_view, view_key, with_links
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
 
 # Opens the views for training runs; without it MLflow may take a sweep for a chat application.
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
@@ -91,7 +90,7 @@ class MLflowTracker:
             self._client: MlflowClient = MlflowClient(tracking_uri=uri)
             self._experiment_id = self._find_experiment(uri, experiment)
             self._models = LoggedModels(self._client, uri, self._experiment_id)
-            self._writer = RunWriter(self._client)
+            self._writer, self._runs = RunWriter(self._client), StudyRuns({}, {})
             self._resume(f"{masked(uri)}#{self._experiment_id}")
 
     @classmethod
@@ -212,51 +211,46 @@ class MLflowTracker:
             )
         return str(experiment.experiment_id)
 
-    def _runs_of_study(self, study_id: str) -> Iterator[Run]:
-        token = None
-        while True:
-            page = self._client.search_runs(
-                [self._experiment_id],
-                filter_string=f"tags.`dpsweep.study_id` = '{study_id}'",
-                max_results=1000,
-                page_token=token,
-            )
-            yield from page
-            token = page.token
-            if not token:
-                return
-
     def _sync(self, state: TrackingState) -> None:
         """Take the run ids from the store, which knows best what exists."""
-        state.parent_run_id, state.run_ids = None, {}
-        for run in self._runs_of_study(state.study_id):
-            trial = run.data.tags.get("dpsweep.trial")
-            if run.data.tags.get("dpsweep.role") == PRETRAIN_ROLE:
-                state.run_ids[PRETRAINING] = run.info.run_id
-            elif trial is None:
-                state.parent_run_id = run.info.run_id
-            else:
-                state.run_ids[int(trial)] = run.info.run_id
+        before = {state.parent_run_id, *state.run_ids.values()} - {None}
+        self._runs = runs_of_study(self._client, self._experiment_id, state.study_id, before)
+        state.parent_run_id = self._runs.active.get(None)
+        state.run_ids = {n: run for n, run in self._runs.active.items() if n is not None}
         self._is_synced = True
 
-    def _apply(self, update: RunUpdate, state: TrackingState, refused: list[str]) -> None:
-        from mlflow.exceptions import MlflowException
+    def _runs_of(self, trial: int, state: TrackingState) -> list[str]:
+        """Return all runs of a trial, deleted ones too: whoever labels its models needs them."""
+        run_id = state.run_ids.get(trial)
+        return [*self._runs.others.get(trial, ()), *([] if run_id is None else [run_id])]
 
+    def _apply(self, update: RunUpdate, state: TrackingState, refused: list[str]) -> None:
         of = name_of(update.trial)
         run_id = state.parent_run_id if update.trial is None else state.run_ids.get(update.trial)
         if run_id is None and not update.opens:
             refused.append(f"{of}: its run was deleted in MLflow; later values are not logged")
-            return
+        else:
+            with self._refused(of, refused):
+                if run_id is None:
+                    run_id = self._create(update, state)
+                elif update.opens:
+                    self._client.update_run(run_id, status="RUNNING")
+                self._writer.write(run_id, of, update, refused)
+                if update.status is not None:
+                    self._client.set_terminated(run_id, update.status, update.end_ms)
+        if "dp.downgraded" in update.tags and update.trial is not None:
+            # Of a deleted run, too, which takes no tags: its models may be registered.
+            for each in self._runs_of(update.trial, state):
+                with self._refused(of, refused):
+                    refused += self._models.give_up_claim(each, update.tags["dp.downgraded"])
+
+    @contextmanager
+    def _refused(self, of: str, refused: list[str]) -> Iterator[None]:
+        """Note what MLflow refuses for good; whatever else it raises is tried again."""
+        from mlflow.exceptions import MlflowException
+
         try:
-            if run_id is None:
-                run_id = self._create(update, state)
-            elif update.opens:
-                self._client.update_run(run_id, status="RUNNING")
-            self._writer.write(run_id, of, update, refused)
-            if update.status is not None:
-                self._client.set_terminated(run_id, update.status, update.end_ms)
-            if "dp.downgraded" in update.tags and update.trial is not None:
-                refused += self._models.give_up_claim(run_id, update.tags["dp.downgraded"])
+            yield
         except MlflowException as error:
             if error.error_code not in _PERMANENT:
                 raise
@@ -343,11 +337,11 @@ class MLflowTracker:
 
     def label_model(self, trial: int, label: ModelLabel) -> None:
         """Give a trial's logged model the label that holds now, in the store and in its files."""
-        run_id = self._state.run_ids.get(trial)
-        if run_id is not None:
-            problems = self._models.label(run_id, label)
-            if problems:
-                raise TrackingRefusedError(problems)
+        problems = []
+        for run_id in self._runs_of(trial, self._state):
+            problems += self._models.label(run_id, label)
+        if problems:
+            raise TrackingRefusedError(problems)
 
 
 def _user() -> str:

@@ -124,12 +124,13 @@ class LoggedModels:
         Returns:
             What could not be done.
         """
-        run_tags = self._client.get_run(run_id).data.tags
-        if "dp.downgraded" in run_tags and "dp.downgraded" not in label.tags:
-            return self.give_up_claim(run_id, run_tags["dp.downgraded"])
+        run_tags, models = self._client.get_run(run_id).data.tags, self._whole(run_id)
+        for tags in (run_tags, *(model.tags for model in models)):  # a deleted run takes no tag
+            if "dp.downgraded" in tags and "dp.downgraded" not in label.tags:
+                return self.give_up_claim(run_id, tags["dp.downgraded"])
         own = {name: run_tags[name] for name in _TAGS_OF_RUN if name in run_tags}
         tags, problems = {**label.tags, **own}, []
-        for model in self._whole(run_id):
+        for model in models:
             if _CAP in model.tags:
                 self._client.delete_logged_model_tag(model.model_id, _CAP)
             self._tag(model.model_id, tags, label.description)

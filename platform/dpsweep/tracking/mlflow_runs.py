@@ -1,23 +1,89 @@
-"""Writing of one run of an MLflow store: tags, params, metrics, files, and what it is about."""
+"""Runs of an MLflow store: those of a study are looked for, and one is written."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.logs import as_file
 from dpsweep.tracking.drafts import MetricPoint, RunUpdate
 from dpsweep.tracking.mlflow_models import DESCRIPTION, fitting, fitting_text
+from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
+    from mlflow.entities import Run
 
 # Limits of one log_batch request and of single values, from MLflow's REST API.
 _METRICS_PER_BATCH = 900
 _PAIRS_PER_BATCH = 100
 _MAX_PARAM = 6000
+_ACTIVE, _ALL = "active", 3  # LifecycleStage.ACTIVE and ViewType.ALL of MLflow
+
+
+@dataclass(frozen=True)
+class StudyRuns:
+    """Runs of a study in an experiment, by trial; the study's own is that of None.
+
+    Attributes:
+        active: The run of each, which takes what is new.
+        others: Runs that take nothing more: those that were deleted in MLflow, and second ones.
+            Their models may be registered, and are labelled as those of the others.
+    """
+
+    active: Mapping[int | None, str]
+    others: Mapping[int, Sequence[str]]
+
+
+def runs_of_study(
+    client: MlflowClient, experiment_id: str, study_id: str, before: Collection[str]
+) -> StudyRuns:
+    """Return the runs that carry a study's id, deleted ones too.
+
+    Args:
+        client: Of the store.
+        experiment_id: Where they are.
+        study_id: Their tag.
+        before: Runs that were written to until now; one of them stays before a second one.
+    """
+    active: dict[int | None, str] = {}
+    others: dict[int, list[str]] = {}
+    for run in _carrying(client, experiment_id, study_id):
+        trial, run_id = _trial_of(run), str(run.info.run_id)
+        if run.info.lifecycle_stage == _ACTIVE:
+            if active.get(trial) not in before:
+                active[trial], run_id = run_id, active.get(trial, "")
+            if not run_id:
+                continue
+        if trial is not None:
+            others.setdefault(trial, []).append(run_id)
+    return StudyRuns(active, others)
+
+
+def _carrying(client: MlflowClient, experiment_id: str, study_id: str) -> Iterator[Run]:
+    token = None
+    while True:
+        page = client.search_runs(
+            [experiment_id],
+            filter_string=f"tags.`dpsweep.study_id` = '{study_id}'",
+            run_view_type=_ALL,
+            max_results=1000,
+            page_token=token,
+        )
+        yield from page
+        token = page.token
+        if not token:
+            return
+
+
+def _trial_of(run: Run) -> int | None:
+    if run.data.tags.get("dpsweep.role") == PRETRAIN_ROLE:
+        return PRETRAINING
+    trial = run.data.tags.get("dpsweep.trial")
+    return None if trial is None else int(trial)
 
 
 class RunWriter:

@@ -1,11 +1,13 @@
 """The claim travels with the model: whoever gets the model alone meets it first."""
 
+import contextlib
 import json
 
 import pytest
 import yaml
 
 from dpsweep.privacy.statement import PrivacyStatement
+from dpsweep.tracking.base import TrackingRefusedError
 from dpsweep.tracking.memory import MemoryTracker
 from dpsweep.tracking.mlflow import MLflowTracker
 from dpsweep.tracking.model_label import CARD_FILE, METADATA, label_model
@@ -137,6 +139,49 @@ def test_store_and_files_have_the_claim_and_lose_it_together(story, logged, clie
     tracker.label_model(2, label)  # of a launch that did not know yet
     entry, metadata, _ = read()
     assert (entry.tags["dp.accounting"], metadata["claim"]) == ("unaccounted", None)
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.export and MLflow warn about themselves
+@pytest.mark.parametrize("when", ["before the launch", "during it", "and made again"])
+def test_models_of_a_deleted_run_lose_the_claim(when, story, logged, client, store_uri, state_path):
+    """As a version in the registry outlives its run, and is what people load."""
+    tracker, uri, read = logged
+    run_id, model_id = tracker.run_id_of(2), uri.removeprefix("models:/")
+    client.create_registered_model("digits")
+    source, ours = read()[0].artifact_location, {"dpsweep.trial": "2"}
+    client.create_model_version("digits", source, run_id, tags=ours, model_id=model_id)
+    client.delete_run(run_id)
+    if when == "and made again":
+        client.delete_run(tracker.parent_run_id)
+    if when != "during it":
+        tracker = MLflowTracker(store_uri, "digits", state_path)
+    story.downgrade("a pruner was attached")
+    with contextlib.suppress(TrackingRefusedError):
+        tracker.handle(story.events)
+    assert client.get_run(run_id).info.lifecycle_stage == "deleted"
+    assert "dp.downgraded" not in client.get_run(run_id).data.tags
+    for launch in range(2):
+        if launch:
+            tracker.label_model(2, label_of("composed"))  # of one that did not know yet
+        entry, metadata, card = read()
+        version = client.get_model_version("digits", "1")
+        for tags in (entry.tags, version.tags, metadata):
+            assert "a pruner was attached" in (tags.get("dp.downgraded"), tags.get("downgraded"))
+        assert (entry.tags["dp.accounting"], metadata["claim"]) == ("unaccounted", None)
+        assert "given up" in version.description
+        assert "12" not in json.dumps([metadata["claim_in_words"], card, version.tags["dp.claim"]])
+
+
+@pytest.mark.filterwarnings("ignore")  # torch.export and MLflow warn about themselves
+def test_a_later_launch_labels_models_of_a_deleted_run(logged, client, store_uri, state_path):
+    """Where the claim was lost before, and all events were delivered."""
+    tracker, _, read = logged
+    client.delete_run(tracker.run_id_of(2))
+    again = MLflowTracker(store_uri, "digits", state_path)
+    again.label_model(2, label_of("composed", downgrade="the ledgers add up to more"))
+    entry, metadata, _ = read()
+    assert entry.tags["dp.downgraded"] == metadata["downgraded"] == "the ledgers add up to more"
+    assert metadata["claim"] is None
 
 
 @pytest.mark.filterwarnings("ignore")  # torch.export and MLflow warn about themselves
