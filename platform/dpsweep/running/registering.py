@@ -139,7 +139,8 @@ def register_model(
     if chosen.run_id is None:
         raise StudyError(
             f"trial {chosen.trial_id} of study {result.name!r} has no run in a tracking store",
-            fix="run the study's command again: it delivers what the store lacks",
+            fix="if the run was deleted in MLflow, restore it there; then run the study's command "
+            "again, which delivers what the store lacks",
         )
     registry, label = ModelRegistry(uri, chosen.run_id), label_of(result, chosen.trial_id)
     logged = f"{logged_name(result.name, chosen.trial_id)}-registered"

@@ -104,16 +104,24 @@ class MLflowTracker:
         if self._state.store != store:
             # Another store: its runs are found again by tag, or made anew from the whole journal.
             self._state = TrackingState(store=store)
-        self._is_synced = False
+        self._is_synced, self._still_deleted = False, frozenset[int]()
         if not self._state.study_id:
             return
-        self._sync(self._state)
+        before = (self._state.parent_run_id, self._state.run_ids)
+        restored = self._sync(self._state)
         if self._state.parent_run_id is None:
             self._begin_again("the store does not know this study any more", store)
             return
         tags = self._client.get_run(self._state.parent_run_id).data.tags
         if int(tags.get(_SEQ, self._state.seq)) < self._state.seq:
             self._begin_again("the store is an older copy of itself", store)
+        elif restored:
+            # It lacks what came while it was deleted, a downgrade among it.
+            self._still_deleted = frozenset(self._runs.others) - frozenset(self._state.run_ids)
+            runs = ", ".join(name_of(trial) for trial in restored)
+            self._begin_again(f"runs that were deleted in MLflow are there again ({runs})", store)
+        elif (self._state.parent_run_id, self._state.run_ids) != before:
+            self._state.save(self._path)  # others read it
 
     def _begin_again(self, why: str, store: str) -> None:
         self._note(why)
@@ -173,9 +181,11 @@ class MLflowTracker:
         try:
             with self._explained():
                 if state.study_id and not self._is_synced:
-                    self._sync(state)
+                    self._sync_for(state)
                 for update in reading.updates:
                     self._apply(update, state, refused)
+                if not self._is_synced:
+                    self._sync_for(state)
                 self._describe(reading.updates, state)
                 if state.parent_run_id is not None:
                     self._client.set_tag(state.parent_run_id, _SEQ, state.seq)
@@ -211,13 +221,25 @@ class MLflowTracker:
             )
         return str(experiment.experiment_id)
 
-    def _sync(self, state: TrackingState) -> None:
-        """Take the run ids from the store, which knows best what exists."""
+    def _sync(self, state: TrackingState) -> list[int]:
+        """Take the run ids from the store, which knows best what exists.
+
+        Returns:
+            Trials whose runs were deleted at the last look, and are there again.
+        """
+        missed = self._state.touched() - set(self._state.run_ids)
         before = {state.parent_run_id, *state.run_ids.values()} - {None}
         self._runs = runs_of_study(self._client, self._experiment_id, state.study_id, before)
         state.parent_run_id = self._runs.active.get(None)
         state.run_ids = {n: run for n, run in self._runs.active.items() if n is not None}
         self._is_synced = True
+        return sorted(missed & set(state.run_ids))
+
+    def _sync_for(self, state: TrackingState) -> None:
+        """Take the run ids for a batch; a run that missed earlier ones waits for a launch."""
+        for trial in self._sync(state):
+            run_id = state.run_ids.pop(trial)
+            self._runs.others.setdefault(trial, []).append(run_id)
 
     def _runs_of(self, trial: int, state: TrackingState) -> list[str]:
         """Return all runs of a trial, deleted ones too: whoever labels its models needs them."""
@@ -227,8 +249,11 @@ class MLflowTracker:
     def _apply(self, update: RunUpdate, state: TrackingState, refused: list[str]) -> None:
         of = name_of(update.trial)
         run_id = state.parent_run_id if update.trial is None else state.run_ids.get(update.trial)
-        if run_id is None and not update.opens:
-            refused.append(f"{of}: its run was deleted in MLflow; later values are not logged")
+        if run_id is None and (not update.opens or update.trial in self._still_deleted):
+            refused.append(
+                f"{of}: its run was deleted in MLflow; later values are not logged; fix: restore "
+                "the run in MLflow and run the study's command again, which delivers them"
+            )
         else:
             with self._refused(of, refused):
                 if run_id is None:
@@ -255,6 +280,7 @@ class MLflowTracker:
             if error.error_code not in _PERMANENT:
                 raise
             refused.append(f"{of}: refused by MLflow: {error.message}")
+            self._is_synced = False  # the run may have been deleted meanwhile
 
     def _describe(self, updates: Sequence[RunUpdate], state: TrackingState) -> None:
         """Give the study's run its card with links to what is best, and the study its view."""
@@ -310,7 +336,10 @@ class MLflowTracker:
         """
         run_id = self._state.run_ids.get(trial)
         if run_id is None:
-            raise BadInputError(f"trial {trial} has no tracking run, so its model is not logged")
+            raise BadInputError(
+                f"trial {trial} has no tracking run, so its model is not logged; a run that was "
+                "deleted can be restored in MLflow"
+            )
         name = logged_name(self._state.study, trial)
         constants = self._state.constants  # its run has what was searched
 

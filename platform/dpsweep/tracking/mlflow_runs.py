@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -35,7 +35,7 @@ class StudyRuns:
     """
 
     active: Mapping[int | None, str]
-    others: Mapping[int, Sequence[str]]
+    others: dict[int, list[str]]
 
 
 def runs_of_study(

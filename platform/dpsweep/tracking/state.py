@@ -70,6 +70,10 @@ class TrackingState:
     best_trial: int | None = None
     intros: dict[int, str] = field(default_factory=dict)
 
+    def touched(self) -> set[int]:
+        """Return the trials whose runs have got something, and ``PRETRAINING`` if its has."""
+        return {*self.unstated, *(int(name) for name in self.last if name != "study")}
+
     def save(self, path: FilePath) -> None:
         """Write the state; a reader sees the old file or the new one."""
         write_atomically(path, checked_json(asdict(self)))

@@ -359,6 +359,22 @@ def test_a_store_that_lacks_the_run_is_refused(result, tmp_path):
         register_model(result, tracking_uri=other)
 
 
+def test_a_run_that_was_deleted_is_to_be_restored(result, registered, client, monkeypatch):
+    run_id = result.best().run_id
+    client.delete_run(run_id)
+    try:
+        with pytest.raises(BadInputError, match="was deleted in MLflow") as error:
+            register_model(result)
+        assert f"mlflow runs restore --run-id {run_id}" in error.value.fix
+        again = load_sweep("composed", root=result.files.path.parent)
+        monkeypatch.setattr(again, "_run_ids", {})  # once a launch has seen that
+        with pytest.raises(StudyError, match="has no run in a tracking store") as error:
+            register_model(again)
+        assert "restore it there" in error.value.fix
+    finally:
+        client.restore_run(run_id)
+
+
 def test_no_trial_within_the_limits_exits_as_best_does(result):
     with pytest.raises(NothingWithinBudgetError):
         register_model(result, limits=Limits(max_epsilon=0.1))

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+
+import pytest
+
 from dpsweep.privacy.modes import CLAIMS
+from dpsweep.tracking.base import TrackingRefusedError
 from dpsweep.tracking.mlflow import MLflowTracker
+from dpsweep.tracking.state import read_run_ids
 
 
 def runs_of(client) -> dict:
@@ -85,3 +91,65 @@ def test_select_has_exactly_one_child(story, store_uri, state_path, client) -> N
     assert "dp.trial_epsilon" not in runs["0"].data.tags  # below what the winner costs
     assert runs["0"].data.tags["dp.accounting"] == "select"
     assert runs["0"].data.metrics["dp/epsilon"] == 2.1
+
+
+def restored(tracker, client, trial, story, store_uri, state_path):
+    """A trial's run is deleted, events come, and it is restored."""
+    run_id = tracker.run_id_of(trial)
+    client.delete_run(run_id)
+    tracker = MLflowTracker(store_uri, "digits", state_path)
+    assert tracker.run_id_of(trial) is None
+    assert trial not in read_run_ids(state_path)  # nothing had to be delivered for that
+    story.downgrade("a pruner was attached")
+    with pytest.raises(TrackingRefusedError, match="restore the run in MLflow"):
+        tracker.handle(story.events)
+    client.restore_run(run_id)
+    assert "dp.downgraded" not in client.get_run(run_id).data.tags
+    return run_id
+
+
+def test_a_restored_run_gets_what_it_missed(story, store_uri, state_path, client) -> None:
+    tracker = MLflowTracker(store_uri, "digits", state_path)
+    tracker.handle(story.journal_of("composed"))
+    other = tracker.run_id_of(0)
+    client.delete_run(other)
+    run_id = restored(tracker, client, 2, story, store_uri, state_path)
+
+    again = MLflowTracker(store_uri, "digits", state_path)
+    assert "deleted in MLflow are there again (trial 2)" in again.notes[0]
+    with pytest.raises(TrackingRefusedError, match="trial 0: its run was deleted"):
+        again.handle(story.events)
+    run = client.get_run(run_id)
+    assert run.data.tags["dp.downgraded"] == "a pruner was attached"
+    assert run.info.status == "FINISHED"
+    ids = read_run_ids(state_path)
+    assert (ids[2], ids.get(0)) == (run_id, None)  # the other one is not made again
+
+    client.restore_run(other)
+    last = MLflowTracker(store_uri, "digits", state_path)
+    last.handle(story.events)
+    assert client.get_run(other).data.tags["dp.downgraded"] == "a pruner was attached"
+    assert read_run_ids(state_path)[0] == other
+    assert MLflowTracker(store_uri, "digits", state_path).notes == []
+
+
+def test_a_run_that_comes_back_during_a_launch_waits_for_the_next(
+    story, store_uri, state_path, client, monkeypatch
+) -> None:
+    tracker = MLflowTracker(store_uri, "digits", state_path)
+    tracker.handle(story.journal_of("composed"))
+    run_id = tracker.run_id_of(2)
+    client.delete_run(run_id)
+    story.downgrade("a pruner was attached")
+    with pytest.raises(TrackingRefusedError, match="trial 2: refused by MLflow"):
+        tracker.handle(story.events)  # it was there when the launch began
+    assert 2 not in read_run_ids(state_path)
+    client.restore_run(run_id)
+    monkeypatch.setattr(tracker, "_is_synced", False)  # as after an outage
+    story.end()
+    with contextlib.suppress(TrackingRefusedError):
+        tracker.handle(story.events)
+    again = MLflowTracker(store_uri, "digits", state_path)
+    again.handle(story.events)
+    assert again.run_id_of(2) == run_id
+    assert client.get_run(run_id).data.tags["dp.downgraded"] == "a pruner was attached"

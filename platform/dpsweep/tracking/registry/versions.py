@@ -64,7 +64,7 @@ class ModelRegistry:
         uri: Of the store.
         run_id: Of the trial whose model is meant.
     Raises:
-        BadInputError: There is no such store, or no such run in it.
+        BadInputError: There is no such store, or no such run in it, or it is deleted.
     """
 
     def __init__(self, uri: str, run_id: str) -> None:
@@ -73,7 +73,7 @@ class ModelRegistry:
 
         with self._explained("cannot be read"):
             try:
-                experiment = self._client.get_run(run_id).info.experiment_id
+                run = self._client.get_run(run_id).info
             except MlflowException as error:
                 if error.error_code != "RESOURCE_DOES_NOT_EXIST":
                     raise
@@ -82,7 +82,13 @@ class ModelRegistry:
                     fix="run the study's command again, which delivers what a store lacks, or name "
                     "the store by tracking_uri (`--tracking-uri`)",
                 ) from error
-        self._models = LoggedModels(self._client, uri, experiment)
+        if run.lifecycle_stage == "deleted":
+            raise BadInputError(
+                f"the trial's run {run_id} was deleted in MLflow",
+                fix=f"restore the run in MLflow (mlflow runs restore --run-id {run_id}), and run "
+                "the study's command again, which delivers what it lacks",
+            )
+        self._models = LoggedModels(self._client, uri, run.experiment_id)
 
     @contextmanager
     def _explained(self, what: str) -> Iterator[None]:
