@@ -11,6 +11,7 @@ import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from dpsweep.tracking.mlflow_models import (
     write_model,
 )
 from dpsweep.tracking.mlflow_reach import CREDENTIALS, quiet, refusal, refuse_unreachable
-from dpsweep.tracking.mlflow_runs import RunWriter, StudyRuns, runs_of_study
+from dpsweep.tracking.mlflow_runs import RunWriter, StudyRuns, renamed_experiment, runs_of_study
 from dpsweep.tracking.model_label import ModelLabel
 from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState, name_of
 from dpsweep.tracking.updates import Event, read_events
@@ -88,44 +89,46 @@ class MLflowTracker:
             begin_database(uri)
             refuse_unwritable(uri)
             self._client: MlflowClient = MlflowClient(tracking_uri=uri)
+            self._state = TrackingState.load(state_path)
             self._experiment_id = self._find_experiment(uri, experiment)
             self._models = LoggedModels(self._client, uri, self._experiment_id)
             self._writer, self._runs = RunWriter(self._client), StudyRuns({}, {})
-            self._resume(f"{masked(uri)}#{self._experiment_id}")
+            self._resume(f"{masked(uri)}#{self._experiment_id}", experiment)
 
     @classmethod
     def refuse_unreachable(cls, uri: str, experiment: str) -> None:
         """Refuse a server that cannot take a new study's runs; see ``mlflow_reach``."""
         refuse_unreachable(uri, experiment)
 
-    def _resume(self, store: str) -> None:
+    def _resume(self, store: str, experiment: str) -> None:
         """Find out how far the store is; what it lacks is delivered from the journal's start."""
-        self._state = TrackingState.load(self._path)
+        blank = TrackingState(store=store, experiment=experiment)
         if self._state.store != store:
             # Another store: its runs are found again by tag, or made anew from the whole journal.
-            self._state = TrackingState(store=store)
+            self._state = blank
         self._is_synced, self._still_deleted = False, frozenset[int]()
         if not self._state.study_id:
             return
-        before = (self._state.parent_run_id, self._state.run_ids)
+        before = replace(self._state)
+        self._state.experiment = experiment
         restored = self._sync(self._state)
         if self._state.parent_run_id is None:
-            self._begin_again("the store does not know this study any more", store)
+            self._begin_again("the store does not know this study any more", blank)
             return
         tags = self._client.get_run(self._state.parent_run_id).data.tags
         if int(tags.get(_SEQ, self._state.seq)) < self._state.seq:
-            self._begin_again("the store is an older copy of itself", store)
+            self._begin_again("the store is an older copy of itself", blank)
         elif restored:
             # It lacks what came while it was deleted, a downgrade among it.
             self._still_deleted = frozenset(self._runs.others) - frozenset(self._state.run_ids)
             runs = ", ".join(name_of(trial) for trial in restored)
-            self._begin_again(f"runs that were deleted in MLflow are there again ({runs})", store)
-        elif (self._state.parent_run_id, self._state.run_ids) != before:
+            self._begin_again(f"runs that were deleted in MLflow are there again ({runs})", blank)
+        elif self._state != before:
             self._state.save(self._path)  # others read it
 
-    def _begin_again(self, why: str, store: str) -> None:
+    def _begin_again(self, why: str, blank: TrackingState) -> None:
         self._note(why)
-        self._state, self._is_synced = TrackingState(store=store), False
+        self._state, self._is_synced = blank, False
 
     def _note(self, what: str) -> None:
         self.notes.append(f"{what}; all events of the journal are delivered again, none twice")
@@ -202,6 +205,14 @@ class MLflowTracker:
         from mlflow.exceptions import MlflowException
 
         experiment = self._client.get_experiment_by_name(name)
+        if experiment is None or self._state.store != f"{masked(uri)}#{experiment.experiment_id}":
+            renamed = renamed_experiment(self._client, self._state, name, is_there=bool(experiment))
+            if renamed is not None:
+                self.notes.append(
+                    f"the experiment {name!r} is called {renamed.name!r} in MLflow now; the study "
+                    "goes on there"
+                )
+                return str(renamed.experiment_id)
         if experiment is None:
             location = None
             database = database_of(uri)

@@ -1,4 +1,4 @@
-"""Runs of an MLflow store: those of a study are looked for, and one is written."""
+"""Runs of an MLflow store: those of a study are looked for, with where they are; one is written."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from dpsweep.foundation.logs import as_file
 from dpsweep.tracking.drafts import MetricPoint, RunUpdate
 from dpsweep.tracking.mlflow_models import DESCRIPTION, fitting, fitting_text
-from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING
+from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Experiment, Run
 
 # Limits of one log_batch request and of single values, from MLflow's REST API.
 _METRICS_PER_BATCH = 900
@@ -61,6 +61,36 @@ def runs_of_study(
         if trial is not None:
             others.setdefault(trial, []).append(run_id)
     return StudyRuns(active, others)
+
+
+def renamed_experiment(
+    client: MlflowClient, state: TrackingState, name: str, *, is_there: bool
+) -> Experiment | None:
+    """Return the experiment that has a study's runs under another name than asked, if any.
+
+    None as well if it is deleted, or the study has asked for another one before.
+
+    Args:
+        client: Of the store.
+        state: Of the study's last launch.
+        name: That the study asks for.
+        is_there: Whether another experiment has that name.
+    """
+    from mlflow.exceptions import MlflowException
+
+    # Files of earlier versions do not say which name was asked for: one that is there is meant.
+    is_other = state.experiment != name if state.experiment else is_there
+    if state.parent_run_id is None or is_other:
+        return None
+    try:
+        experiment_id = client.get_run(state.parent_run_id).info.experiment_id
+        experiment: Experiment = client.get_experiment(experiment_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None  # another store, or it was removed for good
+    is_kept = experiment.lifecycle_stage == _ACTIVE and experiment.name != name
+    return experiment if is_kept else None
 
 
 def _carrying(client: MlflowClient, experiment_id: str, study_id: str) -> Iterator[Run]:

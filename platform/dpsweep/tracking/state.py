@@ -22,6 +22,7 @@ class TrackingState:
 
     Attributes:
         store: URI and experiment the ids belong to.
+        experiment: Name that the experiment was asked for by; MLflow may call it another by now.
         study: Name of the study.
         study_id: Tells two studies of one name apart; tag of all their runs.
         seq: Sequence number of the last journal event handled, -1 before the first.
@@ -47,6 +48,7 @@ class TrackingState:
     """
 
     store: str = ""
+    experiment: str = ""
     study: str = ""
     study_id: str = ""
     seq: int = -1

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import pickle
+import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -352,6 +354,54 @@ def test_a_deleted_experiment_is_a_clear_word(story, store_uri, state_path, clie
     with pytest.raises(BadInputError, match="is deleted") as caught:
         MLflowTracker(store_uri, "digits", state_path)
     assert "restore" in str(caught.value.fix)
+
+
+@pytest.mark.parametrize("since", ["", "another has the name", "an earlier version", "it moved"])
+def test_a_renamed_experiment_keeps_the_study(
+    since, story, store_uri, state_path, client, tmp_path
+) -> None:
+    story.start()
+    story.start_trial(0)
+    MLflowTracker(store_uri, "digits", state_path).handle(story.events)
+    experiment = client.get_experiment_by_name("digits").experiment_id
+    client.rename_experiment(experiment, "numbers")
+    if since == "another has the name":
+        client.create_experiment("digits")
+    elif since == "an earlier version":
+        state = TrackingState.load(state_path)
+        replace(state, experiment="").save(state_path)
+    elif since == "it moved":
+        store_uri = f"sqlite:///{shutil.copy(tmp_path / 'mlflow.db', tmp_path / 'moved.db')}"
+    story.end_trial(0)
+    story.end()
+    for _ in range(2):
+        again = MLflowTracker(store_uri, "digits", state_path)
+        assert "'digits' is called 'numbers' in MLflow now" in again.notes[0]
+        again.handle(story.events)
+    runs = runs_of(MlflowClient(store_uri), "numbers")
+    assert {run.info.status for run in runs.values()} == {"FINISHED"}
+    assert set(runs) == {None, 0}
+    names = {each.name for each in MlflowClient(store_uri).search_experiments()}
+    expected = {"numbers", *(["digits"] if since == "another has the name" else [])}
+    assert names - {"Default", "unused"} == expected
+
+
+@pytest.mark.parametrize("since", ["another name is asked for", "the file is a new one"])
+def test_another_experiment_is_not_taken_for_a_renamed_one(
+    since, story, store_uri, state_path, client, tmp_path
+) -> None:
+    MLflowTracker(store_uri, "digits", state_path).handle(story.whole(trials=1))
+    asked, experiment = "digits", client.get_experiment_by_name("digits").experiment_id
+    if since == "another name is asked for":
+        asked = "numbers"
+    else:  # in which another study is under the same number
+        store_uri = f"sqlite:///{tmp_path}/new.db"
+        names = ("first", "other")
+        assert [MlflowClient(store_uri).create_experiment(n) for n in names][1] == experiment
+    tracker = MLflowTracker(store_uri, asked, state_path)
+    assert (tracker.last_seq, tracker.notes) == (-1, [])
+    tracker.handle(story.events)
+    assert set(runs_of(MlflowClient(store_uri), asked)) == {None, 0}
 
 
 def test_no_global_state_is_touched(story, store_uri, state_path) -> None:
