@@ -62,12 +62,22 @@ class LoggedModels:
         query = f"source_run_id = '{run_id}'"
         return list(self._client.search_logged_models([self._experiment_id], filter_string=query))
 
-    def _whole(self, run_id: str) -> list[Any]:
+    def _ready(self, run_id: str) -> list[Any]:
         return [model for model in self._all(run_id) if model.status == "READY"]
+
+    def whole(self, run_id: str, kind: str | None = None) -> list[Any]:
+        """Return those of ``of_run`` that were stored to their end, and have their files."""
+        models = self.of_run(run_id, kind)
+        return [model for model in models if model.status == "READY" and self._has_files(model)]
+
+    def _has_files(self, model: Any) -> bool:
+        """Say whether a model's files are where the store says: a folder may have been moved."""
+        files = self._client.list_logged_model_artifacts(model.model_id)
+        return any(file.path == "MLmodel" for file in files)
 
     def is_stored(self, run_id: str) -> bool:
         """Say whether the model of a run is in the store, whole."""
-        return any(entry.status == "READY" for entry in self.of_run(run_id))
+        return bool(self.whole(run_id))
 
     def store(
         self,
@@ -89,12 +99,12 @@ class LoggedModels:
             constants: Parameters.
             kind: What of the run it is, as ``of_run`` takes it.
         """
-        entries = self.of_run(run_id, kind)
-        ready = [entry for entry in entries if entry.status == "READY"]
-        if ready:
-            return str(ready[0].model_id)
-        if entries:
-            entry = entries[0]  # a killed process left it pending: complete it, leave none behind
+        whole = self.whole(run_id, kind)
+        if whole:
+            return str(whole[0].model_id)
+        pending = [entry for entry in self.of_run(run_id, kind) if entry.status != "READY"]
+        if pending:
+            entry = pending[0]  # a killed process left it pending: complete it, leave none behind
         else:
             entry = self._client.create_logged_model(
                 self._experiment_id,
@@ -124,7 +134,7 @@ class LoggedModels:
         Returns:
             What could not be done.
         """
-        run_tags, models = self._client.get_run(run_id).data.tags, self._whole(run_id)
+        run_tags, models = self._client.get_run(run_id).data.tags, self._ready(run_id)
         for tags in (run_tags, *(model.tags for model in models)):  # a deleted run takes no tag
             if "dp.downgraded" in tags and "dp.downgraded" not in label.tags:
                 return self.give_up_claim(run_id, tags["dp.downgraded"])
@@ -134,7 +144,7 @@ class LoggedModels:
             if _CAP in model.tags:
                 self._client.delete_logged_model_tag(model.model_id, _CAP)
             self._tag(model.model_id, tags, label.description)
-            problems += self._rewrite(model.model_id, lambda _: dict(label.metadata), label.card)
+            problems += self._rewrite(model, lambda _: dict(label.metadata), label.card)
         return problems + self._tag_versions(run_id, tags, label.description, is_for_all=False)
 
     def give_up_claim(self, run_id: str, reason: str) -> list[str]:
@@ -145,23 +155,29 @@ class LoggedModels:
         """
         tags, description = given_up(reason)
         change, card = partial(metadata_given_up, reason=reason), downgraded_card(None, reason)
-        problems = []
-        for model in self._whole(run_id):
+        problems, lost = [], "are not at their place: wherever they are, they keep the claim"
+        for model in self._ready(run_id):
             self._tag(model.model_id, tags, description)
-            problems += self._rewrite(model.model_id, change, card)
+            problems += self._rewrite(model, change, card, if_lost=lost)
         return problems + self._tag_versions(run_id, tags, description, is_for_all=True)
 
     def _rewrite(
-        self, model_id: str, change: Callable[[Mapping[str, Any]], dict[str, Any]], card: str
+        self,
+        model: Any,
+        change: Callable[[Mapping[str, Any]], dict[str, Any]],
+        card: str,
+        if_lost: str = "",
     ) -> list[str]:
         from mlflow.exceptions import MlflowException
 
+        of = f"model {model.model_id}"
         try:
-            rewrite_label(self._client, self._uri, model_id, change, card)
+            if not self._has_files(model):
+                lost = f"{of}: its files {if_lost} ({model.artifact_location})"
+                return [lost] if if_lost else []
+            rewrite_label(self._client, self._uri, model.model_id, change, card)
         except (MlflowException, OSError) as error:  # the next launch tries again
-            return [
-                f"model {model_id}: its file MLmodel still has the old label, not its tags: {error}"
-            ]
+            return [f"{of}: its file MLmodel still has the old label, not its tags: {error}"]
         return []
 
     def _tag(self, model_id: str, tags: Mapping[str, str], description: str) -> None:

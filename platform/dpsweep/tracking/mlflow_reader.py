@@ -194,7 +194,7 @@ class MLflowReader:
 
             return {
                 model.source_run_id: f"models:/{model.model_id}"
-                for model in _pages(page)
+                for model in reversed(list(_pages(page)))  # the newest: files of others were lost
                 if model.status == "READY" and model.model_type != REGISTERED
             }
 

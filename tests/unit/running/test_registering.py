@@ -25,6 +25,8 @@ from dpsweep.running import registering
 from dpsweep.running.giving_up import give_up_claim
 from dpsweep.study.study import Study
 from dpsweep.tracking import open_spool
+from dpsweep.tracking.mlflow_models import LoggedModels
+from dpsweep.tracking.mlflow_reader import MLflowReader
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset, split_slots
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.execution.finished.trials import export_model
@@ -504,6 +506,64 @@ def test_a_claim_that_ledgers_refute_is_lost_at_the_next_launch(tmp_path, monkey
         for text in (description, card):
             assert "the ledgers add up to more" in text
             assert "epsilon=6.0000" not in text
+
+
+def test_a_model_whose_files_were_moved_is_made_again(tmp_path, monkeypatch):
+    """A version without files was handed out as a new one, and no command led out of it."""
+    from mlflow import MlflowClient
+
+    raw = spec_of(tmp_path, "composed")
+    result = run_here(monkeypatch.setattr, raw)
+    assert register_model(result).version == 1
+    artifacts = tmp_path / "mlartifacts"
+    artifacts.rename(tmp_path / "elsewhere")
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    client, store = MlflowClient(tracking_uri=uri), ("--tracking-uri", uri)
+    asked = cli_here("predict", "models:/composed@champion", *store)
+    assert (asked.returncode, "there is no model" in asked.stderr) == (2, False)
+    words = " ".join(asked.stderr.split())
+    assert f"the files of models:/composed@champion cannot be had from file://{tmp_path}" in words
+    assert "`dpsweep register` make a new version" in words
+
+    other = register_model(result, name="other")
+    again = register_model(result)
+    assert (other.version, again.version, again.is_new, again.moved_from) == (1, 2, True, 1)
+    for name, version in (("other", "1"), ("composed", "2")):
+        tags, _, metadata, _ = whole_label(client, name, version)
+        assert metadata["claim"]["epsilon"] == pytest.approx(6.0, abs=1e-6)
+        assert tags["dp.claim"] == metadata["claim_in_words"]
+    assert cli_here("predict", "models:/composed@champion", *store).returncode == 0
+    assert (register_model(result).version, register_model(result).is_new) == (2, False)
+
+    before = result.best().model_uri
+    result = run_here(monkeypatch.setattr, raw)  # a launch stores the network anew, too
+    assert result.best().model_uri != before
+    network = client.get_logged_model(result.best().model_uri.removeprefix("models:/"))
+    assert Path(network.artifact_location.removeprefix("file://"), "MLmodel").is_file()
+    reader = MLflowReader(uri)
+    (stored,) = reader.studies(name="composed")
+    assert reader.models(stored)[result.best().run_id] == result.best().model_uri
+
+    study = Study(result.spec)
+    ledger = StudyLedger(study.files.ledger)
+    give_up_claim(study, ledger, "a pruner was attached")
+    ledger.close()
+    study.close()
+    said = []
+    with open_spool(result.files, result.spec.tracking, said.append) as spool:
+        assert spool.flush(60)
+    assert sum("wherever they are, they keep the claim" in line for line in said) == 2
+    for version in ("1", "2"):
+        tags = client.get_model_version("composed", version).tags
+        assert tags["dp.downgraded"] == "a pruner was attached"
+    assert whole_label(client, "composed", "2")[2]["claim"] is None
+
+
+def test_a_label_that_cannot_be_written_makes_no_version(result, registered, client, monkeypatch):
+    monkeypatch.setattr(LoggedModels, "label", lambda *_: ["model m: its file MLmodel is old"])
+    with pytest.raises(BadInputError, match="its file MLmodel is old"):
+        register_model(result, name="unlabelled")
+    assert list(client.search_model_versions("name = 'unlabelled'")) == []
 
 
 def test_of_a_selection_the_winner_alone_is_registered(tmp_path, monkeypatch):

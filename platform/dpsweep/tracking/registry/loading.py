@@ -92,7 +92,8 @@ def load_registered(address: str, uri: str) -> ServedModel:
         address: ``models:/NAME@ALIAS`` or ``models:/NAME/VERSION``.
         uri: Of the tracking store.
     Raises:
-        BadInputError: There is no such model, or ``dpsweep register`` has not made it.
+        BadInputError: There is no such model, its files cannot be had, or ``dpsweep register`` has
+            not made it.
     """
     from mlflow.artifacts import download_artifacts
     from mlflow.exceptions import MlflowException
@@ -112,11 +113,8 @@ def load_registered(address: str, uri: str) -> ServedModel:
             version = client.get_model_version_by_alias(name, alias)
         else:
             version = client.get_model_version(name, number)
-        with tempfile.TemporaryDirectory() as folder:
-            # Not of the address, which MLflow looks for in the process' store.
-            place = client.get_model_version_download_uri(name, version.version)
-            path = download_artifacts(artifact_uri=place, dst_path=folder, tracking_uri=uri)
-            served = load_directory(Path(path), address)
+        # Not the address, which MLflow looks for in the process' store.
+        place = client.get_model_version_download_uri(name, version.version)
     except MlflowException as error:
         because = masked(cause_of(error))
         if error.error_code in ("RESOURCE_DOES_NOT_EXIST", "INVALID_PARAMETER_VALUE"):
@@ -130,6 +128,17 @@ def load_registered(address: str, uri: str) -> ServedModel:
             because=because,
             fix="see that its server is up and lets you in",
         ) from error
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            path = download_artifacts(artifact_uri=place, dst_path=folder, tracking_uri=uri)
+        except (MlflowException, OSError) as error:  # OSError: of requests, too
+            raise BadInputError(
+                f"the files of {address} cannot be had from {masked(place)}",
+                because=masked(cause_of(error)),
+                fix="put them back there if they were moved, or have `dpsweep register` make a new "
+                "version where the study is",
+            ) from error
+        served = load_directory(Path(path), address)
     reason = version.tags.get("dp.downgraded")
     label = metadata_given_up(served.label, reason) if reason else served.label
     return ServedModel(served.facts, label, served.model)

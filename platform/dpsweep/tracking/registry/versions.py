@@ -107,12 +107,14 @@ class ModelRegistry:
     def version_of(self, model: str) -> int | None:
         """Return the version of a registered model that is of the trial, made by dpsweep; or None.
 
+        One whose files are not at their place any more is none.
+
         Raises:
             BadInputError: The registry cannot be read.
         """
         with self._explained("cannot be read"):
-            whole = self._models.of_run(self._run_id, REGISTERED)
-            sources = {entry.artifact_location for entry in whole if entry.status == "READY"}
+            whole = self._models.whole(self._run_id, REGISTERED)
+            sources = {entry.artifact_location for entry in whole}
             versions = [
                 int(version.version)
                 for version in versions_of(self._client, self._run_id)
@@ -149,7 +151,8 @@ class ModelRegistry:
         from mlflow.exceptions import MlflowException
 
         model_id = self._models.store(name, self._run_id, package.save, {}, REGISTERED)
-        self._models.label(self._run_id, package.label)
+        for problem in self._models.label(self._run_id, package.label):
+            raise BadInputError(problem, fix="run the command again")
         try:
             self._client.create_registered_model(
                 model,
