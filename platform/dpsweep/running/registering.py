@@ -5,12 +5,13 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsweep.foundation.errors import BadInputError, StudyError
+from dpsweep.foundation.errors import BadInputError, StudyError, SweepError
+from dpsweep.foundation.file_paths import cache, sha256_of
 from dpsweep.foundation.validate import of_kind
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.choosing import By, Limits
@@ -26,6 +27,7 @@ from dpsweep.tracking.registry.loading import ServedModel, load_directory
 from dpsweep.tracking.registry.package import Package
 from dpsweep.tracking.registry.versions import CHAMPION, ModelRegistry, check_names
 from dpsweep.trainables.data.class_split import open_classes
+from dpsweep.trainables.data.kept.files import locked
 from dpsweep.trainables.data.loading import load_records
 from dpsweep.trainables.data.raw import preparation
 from dpsweep.trainables.execution.finished.trials import export_model
@@ -145,7 +147,7 @@ def register_model(
     registry, label = ModelRegistry(uri, chosen.run_id), label_of(result, chosen.trial_id)
     logged = f"{logged_name(result.name, chosen.trial_id)}-registered"
     if registry.version_of(model) is None:
-        with _package(result, chosen.trial_id) as package:
+        with _package(result, chosen.trial_id) as package, _one_at_a_time(chosen.run_id):
             placed = registry.place(model, alias, package, logged)
     else:
         for problem in registry.label(label):
@@ -249,6 +251,16 @@ def _store_of(result: SweepResult, tracking_uri: str | None) -> str:
             "sqlite:///mlflow.db",
         )
     return str(uri)
+
+
+@contextmanager
+def _one_at_a_time(run_id: str) -> Iterator[None]:
+    """Wait for whatever other process of this user makes a version of the same trial."""
+    with ExitStack() as stack:
+        with suppress(SweepError):  # no home, or one without locks
+            place = cache("registering") / f"{sha256_of(run_id.encode())}.lock"
+            stack.enter_context(locked(place))
+        yield
 
 
 @contextmanager

@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +29,7 @@ from dpsweep.study.study import Study
 from dpsweep.tracking import open_spool
 from dpsweep.tracking.mlflow_models import LoggedModels
 from dpsweep.tracking.mlflow_reader import MLflowReader
+from dpsweep.tracking.registry.versions import ModelRegistry
 from dpsweep.trainables.data.loading import describe_dataset, load_dataset, split_slots
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.execution.finished.trials import export_model
@@ -564,6 +567,44 @@ def test_a_label_that_cannot_be_written_makes_no_version(result, registered, cli
     with pytest.raises(BadInputError, match="its file MLmodel is old"):
         register_model(result, name="unlabelled")
     assert list(client.search_model_versions("name = 'unlabelled'")) == []
+
+
+def test_two_registrations_at_once_make_one_version(result, registered, client, monkeypatch):
+    inside, most, place = [], [], ModelRegistry.place
+
+    def slow(self, *arguments):
+        inside.append(self)
+        most.append(len(inside))
+        time.sleep(0.5)
+        try:
+            return place(self, *arguments)
+        finally:
+            inside.remove(self)
+
+    monkeypatch.setattr(ModelRegistry, "place", slow)
+    with ThreadPoolExecutor(2) as pool:
+        both = list(pool.map(lambda _: register_model(result, name="at-once"), range(2)))
+    assert most == [1, 1]
+    assert sorted((one.version, one.is_new) for one in both) == [(1, False), (1, True)]
+
+
+def test_nor_do_two_of_other_machines(result, registered, client, monkeypatch):
+    """Whose locks are not seen: the registry is asked again before a version is made."""
+    store, uri = LoggedModels.store, client.tracking_uri
+
+    def overtaken(self, name, run_id, *more):
+        made = store(self, name, run_id, *more)
+        monkeypatch.setattr(LoggedModels, "store", store)
+        assert ModelRegistry(uri, run_id).place("overtaken", "first", package, name).is_new
+        return made
+
+    with registering._package(result, registered.trial) as package:
+        monkeypatch.setattr(LoggedModels, "store", overtaken)
+        registry = ModelRegistry(uri, result.best().run_id)
+        placed = registry.place("overtaken", "second", package, "overtaken")
+    assert (placed.version, placed.is_new) == (1, False)
+    aliases = client.get_registered_model("overtaken").aliases
+    assert {name: int(version) for name, version in aliases.items()} == {"first": 1, "second": 1}
 
 
 def test_of_a_selection_the_winner_alone_is_registered(tmp_path, monkeypatch):

@@ -127,7 +127,9 @@ class ModelRegistry:
 
         Guarantees:
             No second version of one trial under one name, also where a process was killed between
-            two steps. A version has its label from the moment it can be seen.
+            two steps, unless two do this at once: so ``register_model`` lets one in at a time of
+            those that this user runs; of others, the last question before a version is made is
+            whether there is one. A version has its label from the moment it can be seen.
 
         Args:
             model: Name of the registered model; made if it is missing.
@@ -141,13 +143,13 @@ class ModelRegistry:
             version, is_new = self.version_of(model), False
             if version is None:
                 assert package is not None
-                version, is_new = self._make(model, package, name), True
+                version, is_new = self._make(model, package, name)
             before = self._aliased(model, alias)
             if before != version:
                 self._client.set_registered_model_alias(model, alias, str(version))
         return Placed(version, is_new, before if before != version else None)
 
-    def _make(self, model: str, package: Package, name: str) -> int:
+    def _make(self, model: str, package: Package, name: str) -> tuple[int, bool]:
         from mlflow.exceptions import MlflowException
 
         model_id = self._models.store(name, self._run_id, package.save, {}, REGISTERED)
@@ -162,6 +164,9 @@ class ModelRegistry:
         except MlflowException as error:
             if error.error_code != "RESOURCE_ALREADY_EXISTS":
                 raise
+        version = self.version_of(model)
+        if version is not None:  # another machine has made it while this one stored the model
+            return version, False
         entry = self._client.get_logged_model(model_id)
         own = ("dp.", "dpsweep.")
         tags = {name: text for name, text in entry.tags.items() if name.startswith(own)}
@@ -173,7 +178,7 @@ class ModelRegistry:
             description=entry.tags[DESCRIPTION],
             model_id=model_id,
         )
-        return int(made.version)
+        return int(made.version), True
 
     def _aliased(self, model: str, alias: str) -> int | None:
         from mlflow.exceptions import MlflowException
