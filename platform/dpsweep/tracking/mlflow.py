@@ -239,7 +239,7 @@ class MLflowTracker:
             Trials whose runs were deleted at the last look, and are there again.
         """
         missed = self._state.touched() - set(self._state.run_ids)
-        before = {state.parent_run_id, *state.run_ids.values()} - {None}
+        before = {state.parent_run_id or "", *state.run_ids.values()}
         self._runs = runs_of_study(self._client, self._experiment_id, state.study_id, before)
         state.parent_run_id = self._runs.active.get(None)
         state.run_ids = {n: run for n, run in self._runs.active.items() if n is not None}
