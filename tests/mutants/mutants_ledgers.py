@@ -265,7 +265,7 @@ LEDGERS = (
     ),
     Mutant(
         "a dataset's cap that is passed",
-        "platform/dpsweep/ledgers/dataset.py",
+        "platform/dpsweep/ledgers/caps.py",
         "fits = total_epsilon <=",
         "fits = True or total_epsilon <=",
         (
@@ -282,8 +282,28 @@ LEDGERS = (
         "it spends the budget a second time",
     ),
     Mutant(
-        "studies after a broken claim",
+        "a dataset's ledger that notes a trial once",
         "platform/dpsweep/ledgers/dataset.py",
+        ".get(trial, 0) < attempt:",
+        ".get(trial, 0) < 1:",
+        (
+            "tests/unit/ledgers/test_dataset_ledger.py::test_a_copy_of_before_a_trial_was_admitted_again_is_refused",
+        ),
+        "a copy of before the trial began would run it again",
+    ),
+    Mutant(
+        "a study that counts admissions once",
+        "platform/dpsweep/ledgers/study_state.py",
+        "if trial not in self.reserved or self.is_unstarted(trial):",
+        "if trial not in self.reserved:",
+        (
+            "tests/unit/running/test_killed_admission.py::test_a_copy_of_before_the_trial_began_is_still_refused",
+        ),
+        "a copy of before the trial began would run it again",
+    ),
+    Mutant(
+        "studies after a broken claim",
+        "platform/dpsweep/ledgers/caps.py",
         ("    if account.broken is not None:\n        raise"),
         ("    if False:\n        raise"),
         ("tests/unit/ledgers/test_dataset_ledger.py::test_a_broken_claim_ends_the_dataset",),
@@ -291,7 +311,7 @@ LEDGERS = (
     ),
     Mutant(
         "studies with other private records",
-        "platform/dpsweep/ledgers/dataset.py",
+        "platform/dpsweep/ledgers/caps.py",
         ("    if differ:\n"),
         ("    if False:\n"),
         (

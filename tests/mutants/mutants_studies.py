@@ -34,10 +34,20 @@ STUDIES = (
     Mutant(
         "a record that is not synced",
         "platform/dpsweep/foundation/durable.py",
-        "os.fsync(self._file)",
-        "pass",
+        "                os.fsync(self._file)",
+        "                pass",
         ("tests/unit/foundation/test_durable.py::test_a_record_is_on_disk_before_append_returns",),
         "a charge that a power cut takes back",
+    ),
+    Mutant(
+        "a last record without its newline that is dropped",
+        "platform/dpsweep/foundation/durable.py",
+        'if last is not None and last.get("seq") == len(records):',
+        "if False:",
+        (
+            "tests/unit/foundation/test_durable.py::test_a_record_that_lacks_its_newline_alone_stays",
+        ),
+        "a charge that an editor takes back",
     ),
     Mutant(
         "a replaced file that is not synced",
