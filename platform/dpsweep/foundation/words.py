@@ -15,12 +15,14 @@ def listed(words: Sequence[str], most: int) -> str:
     return ", ".join(words[:most]) + more
 
 
-def exact(value: float) -> str:
-    """Return all digits of a number, the few that most have.
+def exact(value: float | None) -> str:
+    """Return all digits of a number, the few that most have; ``null`` for none.
 
     >>> exact(2.0), exact(2.0000049), exact(1e-05)
     ('2', '2.0000049', '1e-05')
     """
+    if value is None:
+        return "null"
     short = f"{value:g}"
     return short if float(short) == value else repr(float(value))
 
