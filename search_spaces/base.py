@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
-from dpsweep.foundation.registry import OF_A_PACKAGE, did_you_mean
+from dpsweep.foundation.registry import did_you_mean, of_a_package
 from dpsweep.search_spaces.draws import grid_values, sample_value, suggest_value
 from dpsweep.spec.base import dotted, seen
 from dpsweep.spec.space.hyperparameters import Hyperparameter
@@ -353,7 +353,7 @@ def _unloadable(error: BadInputError) -> Mistake:
 
 def _unknown_method(name: Any, names: list[str]) -> Mistake:
     hint = did_you_mean(str(name), names)
-    brought = "" if hint else f"; {OF_A_PACKAGE}"
+    brought = of_a_package(str(name), names)
     fix = (hint + " " if hint else "") + (f"known: {', '.join(names)}{brought}" if names else "")
     return Mistake("search.space.method", f"unknown method {seen(name)}", fix)
 

@@ -344,7 +344,7 @@ def release_key(method: type[Method], hparams: Mapping[str, Any]) -> ReleaseKey 
 def may_start(method: type[Method], values: Mapping[str, Sequence[Any]]) -> bool:
     """Say whether some configuration of a space starts from a run of the section start."""
     if issubclass(method, MayStart):
-        return method.may_start(values)
+        return bool(asked(method, "may_start", values))
     return issubclass(method, FromRelease)
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import EntryPoint
 from numbers import Real
 from typing import Any
 
@@ -12,6 +14,7 @@ from dpsweep.foundation.registry import package_of
 from dpsweep.privacy.events import Plan
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.features.spec import FeatureSpec
 from dpsweep.trainables.method import Method
 
 #: Keys of a configuration that are no hyperparameter: the name of its method.
@@ -63,6 +66,10 @@ def _maps_to(kind: type, values: Any) -> bool:
     )
 
 
+def _is_release(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and _are(Real, value)
+
+
 #: Hook of a class of method -> what it returns, in words, and whether something is that.
 _RETURNS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "plan": ("a Plan", lambda value: isinstance(value, Plan)),
@@ -72,6 +79,11 @@ _RETURNS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "fitted_defaults": ("a dict", lambda value: _maps_to(object, value)),
     "plan_facts": ("a dict of numbers", lambda value: _maps_to(Real, value)),
     "peak_rate": ("a number", lambda value: value is None or isinstance(value, Real)),
+    "input_norm": ("a number", lambda value: isinstance(value, Real)),
+    "start_problems": ("a list of Mistake", lambda value: _are(Mistake, value)),
+    "carried_over": ("a dict", lambda value: _maps_to(object, value)),
+    "starts_from": ("a run and an epsilon", lambda value: value is None or _is_release(value)),
+    "extractor": ("a FeatureSpec", lambda value: value is None or isinstance(value, FeatureSpec)),
     "public_metrics": ("a dict of words", lambda value: _maps_to(str, value)),
 }
 
@@ -102,8 +114,12 @@ def asked(
         return call(*arguments, **named)
     try:
         value = call(*arguments, **named)
+        if isinstance(value, Iterator):  # of a hook that yields
+            value = list(value)
     except (Exception, SystemExit) as error:
         if isinstance(error, SweepError) and (is_own(error) or not has_records):
+            if has_records:
+                raise error from None
             raise
         refuses = ", which is to raise InfeasibleBudgetError where there is none"
         raise BadInputError(
@@ -133,6 +149,13 @@ def brought_by(method: type[Method]) -> str:
 
 
 def _name(method: type[Method]) -> str:
-    place = f"{method.__module__}:{method.__qualname__}"
-    named = {point.value: name for name, point in TRAINABLES.outside().items()}
-    return named.get(place, method.__name__)
+    points = TRAINABLES.outside().items()
+    return next((name for name, point in points if _lies_at(point, method)), method.__name__)
+
+
+def _lies_at(point: EntryPoint, method: type[Method]) -> bool:
+    """Say whether an entry point names a method, which may be defined elsewhere; loads nothing."""
+    thing: Any = sys.modules.get(point.module)
+    for name in point.attr.split("."):
+        thing = getattr(thing, name, None)
+    return thing is method

@@ -192,7 +192,7 @@ class DPTrainable(Trainable):
                 self._execution = self._open(task)
             self._execution.leaving.is_told |= self._is_leaving
             report = self._execution.advance()
-            note = "; ".join(filter(None, (report.note, self._note)))
+            note = "\n".join(filter(None, (report.note, self._note)))
             return dataclasses.replace(report, note=note), False
         except UnreachableError:
             raise

@@ -361,7 +361,7 @@ class TrialExecution:
             reason=f"{reason}; {unscored}" if done and unscored else reason,
             unscored=unscored,
             failure=reason if has_failed else "",
-            note="; ".join(filter(None, (self._resumption.note, self._note, self._scores.note))),
+            note="\n".join(filter(None, (self._resumption.note, self._note, self._scores.note))),
             wall_s=self._usage.wall_s,
             memory_mb=self._usage.memory_mb,
             charged=len(self.ledger),

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dpsweep.foundation.errors import described
-from dpsweep.foundation.words import listed
+from dpsweep.foundation.words import counted
 from dpsweep.ledgers.trial import TrialLedger
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.randomness import secret_numpy_generator
@@ -23,9 +23,6 @@ from dpsweep.trainables.networks.pretrained.generation import generation_scores
 
 if TYPE_CHECKING:
     from dpsweep.trainables.data.dataset import SweepData
-
-#: Scores that stay in the actor and that its line on them names.
-_SHOWN = 5
 
 
 class TrialScores:
@@ -66,9 +63,9 @@ class TrialScores:
 
     @property
     def note(self) -> str:
-        """A line on scores that the method has and that stay here; their names, no values."""
-        names = sorted({name.partition("/")[2] for name in self._dropped})
-        return f"its method returns {listed(names, _SHOWN)}, {NOT_RELEASED}" if names else ""
+        """A line on how many scores of the method stay here; a name may be a record's."""
+        number = len({name.partition("/")[2] for name in self._dropped})
+        return f"its method returns {counted(number, 'score')} {NOT_RELEASED}" if number else ""
 
     def now(self) -> dict[str, float]:
         """Return the validation scores that may leave the actor, and the public ones."""

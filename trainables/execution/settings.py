@@ -14,7 +14,7 @@ from dpsweep.privacy.terms import AccountantName
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
 
 #: End of the line on scores that stay in an actor; of a study it is said once.
-NOT_RELEASED = "which a study like this does not release; the trial goes on without"
+NOT_RELEASED = "of names that a study like this does not release; the trial goes on without"
 
 
 @dataclass(frozen=True)

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
 
-#: What may be wrong where a study at hand names something that is not known here.
-OF_A_PACKAGE = "one that a package brings is known where that package is installed"
+#: Likeness from which a word is taken for a known one with a slip of the pen.
+_SLIP = 0.81
 
 
 def did_you_mean(word: str, known: Iterator[str] | list[str] | tuple[str, ...]) -> str:
@@ -34,6 +34,21 @@ def installed(group: str) -> dict[str, EntryPoint]:
     {}
     """
     return {point.name: point for point in sorted(entry_points(group=group))}
+
+
+def of_a_package(word: str, known: Sequence[str]) -> str:
+    """Return that a package may have brought a word that is not known here, with its semicolon.
+
+    Empty where the word is a known one but for a slip of the pen.
+
+    >>> of_a_package("my_sgd", ["dp_sgd"])
+    '; one that a package brings is known where that package is installed'
+    >>> of_a_package("dp_sdg", ["dp_sgd"])
+    ''
+    """
+    if difflib.get_close_matches(word, known, n=1, cutoff=_SLIP):
+        return ""
+    return "; one that a package brings is known where that package is installed"
 
 
 def package_of(point: EntryPoint) -> str:
@@ -89,7 +104,7 @@ class Registry(Mapping[str, Any]):
         if point is None:
             names = list(self)
             hint = did_you_mean(name, names)
-            brought = "" if hint or self.group is None else f"; {OF_A_PACKAGE}"
+            brought = "" if self.group is None else of_a_package(name, names)
             raise BadInputError(
                 f"unknown {self.kind} {name!r}",
                 fix=(hint + " " if hint else "") + f"known: {', '.join(names)}{brought}",

@@ -50,7 +50,7 @@ def refuse_other_records(
 
 def _yaml(value: Any) -> str:
     """Return a value as people write it in a spec."""
-    return "null" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+    return "null" if value is None else exact(value) if isinstance(value, float) else str(value)
 
 
 def caps_of(
@@ -80,9 +80,9 @@ def caps_of(
     ):
         if asked is not None and asked != holds:
             raise BadInputError(
-                f"privacy.{key} is {asked:g}, and {path} was made with {holds:g}",
+                f"privacy.{key} is {exact(asked)}, and {path} was made with {exact(holds)}",
                 because="the cap of a dataset is fixed by the first study that names the ledger",
-                fix=f"{key}: {holds:g}, or leave it out",
+                fix=f"{key}: {exact(holds)}, or leave it out",
             )
     return account.cap_epsilon, account.cap_delta
 

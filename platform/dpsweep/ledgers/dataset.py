@@ -196,8 +196,8 @@ class DatasetLedger:
         lost = sorted(trial for trial, times in noted.items() if times > trials.get(trial, 0))
         if lost:
             raise LedgerError(
-                f"{self.path} knows trials of study {name!r} that its own ledger does not: "
-                f"{', '.join(map(str, lost))}",
+                f"{self.path} knows trials of study {name!r} that its own ledger does not, or has "
+                f"admitted less often: {', '.join(map(str, lost))}",
                 because="the study was deleted in part, or replaced by an older copy; run again, "
                 "it would spend its budget a second time",
                 fix="restore it, or start a new study under another name",

@@ -14,6 +14,7 @@ from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.kept.keep import Keep
 from dpsweep.trainables.data.loading import describe_dataset, public_inputs
 from dpsweep.trainables.hooks import KnowsInputNorm
+from dpsweep.trainables.outside import asked
 
 INPUT_NORM, PUBLIC = "optim.input_norm", "public"
 _ENOUGH = 2_000  # records: their mean is within two percent of that of all
@@ -66,7 +67,8 @@ def public_input_norm(spec: SweepSpec) -> InputNorm:
             raise BadInputError(
                 f"{name} does not say what enters its linear layer", fix="declare a public number"
             )
-        norms[name] = float(f"{method.input_norm(space.values(name), info, public):.4g}")
+        norm = asked(method, "input_norm", space.values(name), info, public)
+        norms[name] = float(f"{norm:.4g}")
     if len(set(norms.values())) > 1:
         several = ", ".join(f"{norm:g} of {name}" for name, norm in norms.items())
         raise BadInputError(f"public is not one number: {several}", fix="one study for each method")

@@ -52,6 +52,7 @@ from dpsweep.trainables.data.dataset import DatasetInfo, info_of_records
 from dpsweep.trainables.data.releases import ReleaseKey
 from dpsweep.trainables.hooks import CarriesOver
 from dpsweep.trainables.method import Method
+from dpsweep.trainables.outside import asked
 
 #: Configurations that a study's filter or selection is chosen from.
 NUM_SAMPLED = 32
@@ -237,7 +238,7 @@ class Preflight:
         method = self.methods[task.method]
         assert issubclass(method, CarriesOver)
         contexts = self.admission.context(), self.rest.admission.context()
-        hparams = method.carried_over(task.hparams, task.plan, *contexts)
+        hparams = asked(method, "carried_over", task.hparams, task.plan, *contexts)
         return self.rest.admit(trial, {"method": task.method, **hparams})
 
     @cached_property

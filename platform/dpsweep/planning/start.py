@@ -94,7 +94,7 @@ def start_problems(
         for name in users:
             method = methods[name]
             if issubclass(method, ChecksStart):
-                problems += method.start_problems(values, info, hparams)
+                problems += asked(method, "start_problems", values, info, hparams)
     return problems
 
 

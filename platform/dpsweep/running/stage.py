@@ -267,12 +267,13 @@ class Stage:
         self.observer.on_message(f"trial {trial}: continuing{what} at step {resumption.step}{lost}")
 
     def _tell_note(self, trial: int, note: str) -> None:
-        """Say once what is damaged of a trial; of a study, which scores stay in its actors."""
-        text = f"trial {trial}: {note}"
-        key = note if note.endswith(NOT_RELEASED) else text
-        if note and key not in self._notes:
-            self._notes.add(key)
-            self.observer.on_message(text)
+        """Say each line of a note once a trial; of scores that stay in actors, once a study."""
+        for line in note.splitlines():
+            text = f"trial {trial}: {line}"
+            key = line if line.endswith(NOT_RELEASED) else text
+            if key not in self._notes:
+                self._notes.add(key)
+                self.observer.on_message(text)
 
     def on_report(self, report: TrialReport) -> TrialReport:
         """Write down a report and return it; the last one of a trial is written with its end."""

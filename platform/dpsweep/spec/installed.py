@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationInfo
 from pydantic_core import PydanticCustomError
 
-from dpsweep.foundation.registry import did_you_mean, installed
+from dpsweep.foundation.registry import did_you_mean, installed, of_a_package
 from dpsweep.spec.base import seen
 
 #: Context of the validation of a study's own spec: it can be read when a package is gone.
@@ -30,6 +30,7 @@ def known_name(built_in: Sequence[str], group: str) -> Callable[[Any, Validation
         names = [*built_in, *outside]
         hint = did_you_mean(str(value), names)
         fix = (hint + " " if hint else "") + f"known: {', '.join(names)}"
+        fix += of_a_package(str(value), names)
         problem = f"unknown value {seen(value)}"
         raise PydanticCustomError("mistake", "mistake", {"what": problem, "fix": fix})
 

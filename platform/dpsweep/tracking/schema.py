@@ -153,6 +153,7 @@ TAGS = _items(
         ("dpsweep.reason", "", "public", "Why a trial or the study ended."),
         ("dpsweep.verdict", "", "public", "Reason of the scheduler's latest verdict on a trial."),
         ("dpsweep.method", "", "public", "Training method."),
+        ("dpsweep.package", "", "public", "Package that has brought the method, and its version."),
         ("dpsweep.version", "", "public", "Version of dpsweep."),
         ("dpsweep.seq", "", "public", "Number of the last event of the journal that is here."),
         ("dpsweep.role", "", "public", "Of a trial: probe, spare or final; or pretrain."),

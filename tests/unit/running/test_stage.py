@@ -488,14 +488,19 @@ def test_actors_keep_what_the_study_would_take_the_claim_for(driver):
 def test_scores_that_stay_in_their_actors_are_told_of_once(driver):
     source = driver.source()
     tasks = [source.next_task(num_running=number) for number in range(2)]
-    kept = f"its method returns validation/f1, {NOT_RELEASED}"
-    for note in (kept, "last.pt is damaged"):
+    kept = f"its method returns 1 score {NOT_RELEASED}"
+    for note in (kept, "last.pt is damaged", f"memory is short\n{kept}", f"{kept}\nno report"):
         for task in tasks:
             driver.stage.on_report(dataclasses.replace(report(task, 1), note=note))
-    said = [text for text in driver.observer.messages if "f1" in text or "damaged" in text]
+    notes = (kept, "damaged", "memory", "no report")
+    said = [text for text in driver.observer.messages if any(note in text for note in notes)]
     assert said == [
         f"trial 0: {kept}",
         "trial 0: last.pt is damaged",
         "trial 1: last.pt is damaged",
+        "trial 0: memory is short",
+        "trial 1: memory is short",
+        "trial 0: no report",
+        "trial 1: no report",
     ]
     assert not driver.ledger.downgraded

@@ -64,7 +64,7 @@ def _asked(method: str, name: str, function: Callable[[], _T]) -> _T:
         return function()
     except (Exception, SystemExit) as error:
         if is_own(error):  # records are at hand, and words of others may quote one
-            raise
+            raise error from None
         raise ModelError(
             f"{name} of method {method} fails",
             because=described(error),

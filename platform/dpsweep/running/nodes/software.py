@@ -82,7 +82,9 @@ def package_notes(trials: Mapping[int, TrialView]) -> list[str]:
     notes = []
     for package, of_it in sorted(numbers.items()):
         name = package.rpartition(" ")[0]
-        if (now := f"{name} {_version(name)}") != package:
+        version = _version(name)
+        now = f"{name} {version}" if version else "none"
+        if now != package:
             which = listed([str(number) for number in of_it], 5)
             noun = "trial" if len(of_it) == 1 else "trials"
             notes.append(
