@@ -214,6 +214,7 @@ tracking:
   pictures: true               # drawn and logged when the study has finished
 cluster:
   wait_minutes: 0              # for an autoscaler's first node with room for a trial
+  wait_nodes: 1                # of those to wait for, as long
   target: local                # this machine; ray: a running cluster, with its address
   num_cpus: null               # of this machine; null: all
   num_gpus: null

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import PurePosixPath
 
 from dpsweep.foundation.bucket_path import is_address
 from dpsweep.foundation.database_path import PASSWORD, is_database_address
 from dpsweep.foundation.errors import Mistake, SpecError
 from dpsweep.privacy.modes import MODES
+from dpsweep.spec.space.parameters import parse_space
 from dpsweep.spec.study import SweepSpec
 from dpsweep.spec.tracking import masked
 
 _PATH = re.compile(r"(/[A-Za-z0-9_+.-]+)+/?")
 _SQLITE = "sqlite:///"
-#: Values of ``model.checkpoint`` that name no file.
-_NO_FILE = (None, "published", "pretrain")
+#: Hyperparameters that may name a file of weights, and their values that name none.
+_WEIGHTS, _NO_FILE = ("model.checkpoint", "features.checkpoint"), (None, "published", "pretrain")
 
 
 #: Environment variables that trials need themselves, where a study's bucket asks for them.
@@ -79,11 +80,14 @@ def _unkept(spec: SweepSpec, mount: str | None, is_mounted: bool) -> Iterator[Mi
 def _read(spec: SweepSpec) -> Iterator[tuple[str, str]]:
     public = spec.data.public
     pollution = None if public.pollution is None else public.pollution.path
-    weights = spec.search.space.get("model.checkpoint")
-    weights = weights.get("choice") if isinstance(weights, Mapping) else [weights]
-    for name in weights or ():
+    for parameter in parse_space(spec.search.space)[0]:
+        for name in parameter.choices if parameter.name in _WEIGHTS else ():
+            if name not in _NO_FILE:
+                yield f"search.space.{parameter.name}", name
+    for key in () if spec.start is None else _WEIGHTS:
+        name = spec.start.hyperparameters.get(key)
         if name not in _NO_FILE:
-            yield "search.space.model.checkpoint", name
+            yield f"start.hyperparameters.{key}", name
     if spec.pretrain is not None and spec.pretrain.checkpoint is not None:
         yield "pretrain.checkpoint", spec.pretrain.checkpoint
     for key, path in (

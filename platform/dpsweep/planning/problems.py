@@ -264,7 +264,7 @@ def check_records(
         raise DataError(problem, fix=fix)
     check_overlap(spec, data)
     for method in methods.values():
-        if issubclass(method, ChecksRecords):
+        if is_first and issubclass(method, ChecksRecords):  # later its space and data are fixed
             asked(method, "check_records", values, data, has_records=True)
     _check_classes(info, parts["validation"][1], shown["validation"], is_first=is_first)
     if is_first and info.task == "causal_lm":

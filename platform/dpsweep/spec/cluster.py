@@ -213,15 +213,17 @@ class ClusterSpec(Part):
             )
         if target == "local" and raw.get("address") is not None:
             yield Mistake("address", "has no meaning for target local", "use target: ray")
-        is_launched = any(raw.get(name) is not None for name in LAUNCHED)
-        for key, default in (("wait_minutes", 0), ("wait_nodes", 1)):
-            is_given = peek_number(raw, key, default=default) > default
-            if target == "local" and is_given and not is_launched:
+        waits = peek_number(raw, "wait_minutes", default=0) > 0
+        is_many = peek_number(raw, "wait_nodes", default=1) > 1
+        for key, is_set in (
+            ("wait_minutes", waits and raw.get("vm") is None),  # whose driver waits so long
+            ("wait_nodes", is_many),
+        ):
+            if target == "local" and is_set:
                 yield Mistake(
                     key, "has no meaning for target local: this machine does not grow", "remove it"
                 )
-        is_many = target == "ray" and peek_number(raw, "wait_nodes", default=1) > 1
-        if is_many and not is_launched and not peek_number(raw, "wait_minutes", default=0) > 0:
+        if target == "ray" and is_many and not waits:
             problem, fix = "has no meaning without wait_minutes", "say how long to wait"
             yield Mistake("wait_nodes", problem, fix)
         for key in ("num_cpus", "num_gpus"):

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 #: Words with which a refusal speaks of an epsilon, in whatever package it was written.
-_OF_PRIVACY = re.compile(r"\beps|epsilon|delta|budget|privacy|cost|spen[dt]", re.IGNORECASE)
+_OF_PRIVACY = re.compile(
+    r"\beps|epsilon|delta|ε|δ|\bDP\b|budget|privacy|cost|charg|\bcap\b|spen[dt]", re.IGNORECASE
+)
 
 
 def terms(spec: SweepSpec, *, accounting: str | None = None) -> str:

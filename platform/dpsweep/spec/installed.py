@@ -30,7 +30,7 @@ def known_name(built_in: Sequence[str], group: str) -> Callable[[Any, Validation
         names = [*built_in, *outside]
         hint = did_you_mean(str(value), names)
         fix = (hint + " " if hint else "") + f"known: {', '.join(names)}"
-        fix += of_a_package(str(value), names)
+        fix += of_a_package(value, names) if isinstance(value, str) else ""
         problem = f"unknown value {seen(value)}"
         raise PydanticCustomError("mistake", "mistake", {"what": problem, "fix": fix})
 

@@ -113,7 +113,7 @@ def methods_named(space: Mapping[str, Any], start: StartSpec | None) -> set[str]
     each = [named] if isinstance(named, str) else named
     if not isinstance(each, (list, tuple)) or not all(isinstance(name, str) for name in each):
         return set()
-    return {*each} if start is None else {*each, start.method}
+    return {*each} if start is None or not start.runs else {*each, start.method}
 
 
 def start_rules(raw: Mapping[str, Any]) -> Iterator[Mistake]:

@@ -226,6 +226,18 @@ def test_relative_data_are_refused() -> None:
         ("pretrain={checkpoint: w.pt}", "pretrain.checkpoint"),
         ("search.space.model.checkpoint=w.pt", "search.space.model.checkpoint"),
         ("search.space.model.checkpoint={choice: [published, w.pt]}", "model.checkpoint"),
+        (
+            "search.space.model.checkpoint={by: {method: {dp_sgd: w.pt}}}",
+            "search.space.model.checkpoint",
+        ),
+        (
+            "search.space={method: scatternet, features.checkpoint: w.pt}",
+            "search.space.features.checkpoint",
+        ),
+        (
+            "start={method: dp_sgd, epsilons: [1], hyperparameters: {model.checkpoint: w.pt}}",
+            "start.hyperparameters.model.checkpoint",
+        ),
     ],
 )
 def test_relative_weights_are_refused(override: str, key: str) -> None:
@@ -337,6 +349,9 @@ def test_the_driver_of_machines_waits_for_them() -> None:
 
     assert waits() == (20, 4)
     assert waits("cluster.wait_minutes=3", "cluster.vm.max_nodes=2") == (3, 2)
+    for ignored in ("cluster.wait_nodes=2", "cluster={kuberay: {image: x:1}, wait_minutes: 3}"):
+        with pytest.raises(SpecError, match="has no meaning for target local"):
+            read(SPECS[0], ignored)
     up = RENDERINGS["vm"].submit("digits-eps2", Path())[0]
     assert "--no-restart" in up.arguments, "a job of this name may be running"
 

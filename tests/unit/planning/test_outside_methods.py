@@ -1,20 +1,34 @@
 """A method of another package that fails as it plans: one line says whose fault it is."""
 
 import itertools
+import sys
 import traceback
+from types import ModuleType
 
+import numpy as np
 import pytest
 from outside import install
 from whole_studies import make_spec
 
-from dpsweep.foundation.errors import BadInputError, DataError, InfeasibleBudgetError
+from dpsweep.foundation.errors import (
+    BadInputError,
+    DataError,
+    InfeasibleBudgetError,
+    Mistake,
+    SpecError,
+    SweepError,
+    is_own,
+)
+from dpsweep.planning import problems
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.problems import check_records
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.loading import load_dataset
+from dpsweep.trainables.data.source import checked_labels
 from dpsweep.trainables.methods.dp_sgd import DPSGD
+from dpsweep.trainables.outside import asked
 
 
 class Careless(DPSGD):
@@ -168,3 +182,70 @@ def test_a_check_of_records_that_fails_tells_none(checked, monkeypatch, error):
         check_records(checked.spec, checked.methods, data, checked.space.values())
     assert ": 4711" not in "".join(traceback.format_exception(told.value))
     assert "test_outside_methods.py:" in str(told.value.because)
+
+
+def test_a_check_of_records_chains_no_error_of_the_packages(checked, monkeypatch):
+    """An error of dpsweep's own keeps its words, and not those of what came before it."""
+
+    def check(cls, values, data):
+        try:
+            float("HIV+")
+        except ValueError:
+            checked_labels(np.array([7]), 3, "y")
+
+    hook(monkeypatch, "check_records", classmethod(check))
+    data = load_dataset(checked.spec.data)
+    with pytest.raises(SweepError) as told:
+        check_records(checked.spec, checked.methods, data, checked.space.values())
+    assert is_own(told.value)
+    assert "could not convert" not in "".join(traceback.format_exception(told.value))
+
+
+def test_records_are_checked_before_a_study_begins_and_not_later(checked, monkeypatch):
+    """What a launched study has paid for goes on: neither its data nor its space may change."""
+    hook(monkeypatch, "check_records", fails)
+    data = load_dataset(checked.spec.data)
+    monkeypatch.setattr(problems, "is_new", lambda spec: False)
+    check_records(checked.spec, checked.methods, data, checked.space.values())
+    monkeypatch.setattr(problems, "is_new", lambda spec: True)
+    with pytest.raises(BadInputError, match="fails in its `check_records`"):
+        check_records(checked.spec, checked.methods, data, checked.space.values())
+
+
+def test_a_hook_may_yield(checked, monkeypatch):
+    def preflight_of(cls, values, info):
+        yield Mistake("optim.lr", "is bad", "mend it")
+
+    hook(monkeypatch, "preflight", classmethod(preflight_of))
+    with pytest.raises(SpecError, match=r"optim\.lr: is bad"):
+        preflight(checked.spec)
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "kind"),
+    [
+        ("starts_from", 3, "a run and an epsilon"),
+        ("extractor", "pixels", "a FeatureSpec"),
+        ("start_problems", None, "a list of Mistake"),
+        ("carried_over", [], "a dict"),
+        ("input_norm", "one", "a number"),
+    ],
+)
+def test_every_hook_is_held_to_what_it_returns(monkeypatch, name, value, kind):
+    hook(monkeypatch, name, returns(value))
+    with pytest.raises(BadInputError, match=f"`{name}` of .* has returned .*, not {kind}"):
+        asked(Careless, name)
+    hook(monkeypatch, name, fails)
+    with pytest.raises(BadInputError, match=f"brings, fails in its `{name}`"):
+        asked(Careless, name)
+
+
+def test_a_method_that_another_module_names_is_its_package_s(monkeypatch):
+    """An entry point may name a class where it is imported, and not where it is defined."""
+    package = ModuleType("a_package")
+    package.Mine = Careless
+    monkeypatch.setitem(sys.modules, "a_package", package)
+    install(monkeypatch, "dpsweep.trainables", TRAINABLES, my_sgd="a_package:Mine")
+    hook(monkeypatch, "may_start", fails)
+    with pytest.raises(BadInputError, match="method 'my_sgd', which another package brings"):
+        asked(Careless, "may_start", {})

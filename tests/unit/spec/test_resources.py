@@ -102,6 +102,8 @@ def test_the_method_of_a_start_counts(tmp_path):
     start = {"method": "bitfit", "epsilons": [1.0], "runs": 1}
     resources = _of_methods(tmp_path, ["dp_sgd"], start=start)
     assert "resources" in resources.shares
+    none = {"method": "bitfit", "runs": 0}
+    assert "resources" not in _of_methods(tmp_path, ["dp_sgd"], start=none).shares
 
 
 @pytest.mark.parametrize("key", ["cpu", "gpu"])

@@ -185,7 +185,7 @@ def selection_problems(values: Mapping[str, Sequence[Any]], info: DatasetInfo) -
         problems.append(Mistake("labels.max", wrong, f"lower it, or {_larger_pool(info)}"))
     if not {"diverse_public", "near_private"} & set(kinds):
         return problems
-    most, components = min(values["select.candidates"]), max(values["select.components"])
+    most, components = min(values["select.candidates"]), _components_of_pool(values)
     if smallest > most and most < info.num_public:  # else labels.max is what is wrong
         wrong = f"{most:g} candidates are fewer than the {smallest:g} labels wanted of them"
         problems.append(Mistake("select.candidates", wrong, "raise it, or lower labels.max"))
@@ -209,6 +209,15 @@ def _larger_pool(info: DatasetInfo) -> str:
     if info.public_from:
         return "name a larger file in data.public, or raise its max_records or per_class"
     return "raise data.public.fraction (or per_class, or name more positions)"
+
+
+def _components_of_pool(values: Mapping[str, Sequence[Any]]) -> int:
+    """Return how many components diverse_public asks of public records, whatever else is chosen.
+
+    near_private has components of embeddings alone, and may have the larger numbers.
+    """
+    number = min if "near_private" in values["select.by"] else max
+    return int(number(values["select.components"]))
 
 
 def embedding_problems(values: Mapping[str, Sequence[Any]], size: int) -> list[Mistake]:
@@ -249,7 +258,7 @@ def check_pool(values: Mapping[str, Sequence[Any]], info: DatasetInfo, num_publi
         return
     # No configuration has more clusters than labels, or more labels than candidates.
     clusters = min(max(values["select.clusters"]), largest, max(values["select.candidates"]))
-    components = max(values["select.components"])
+    components = _components_of_pool(values)
     for key, number in (("select.clusters", clusters), ("select.components", components)):
         if number > num_public:
             raise DataError(

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 from launches import Driver
 
 from dpsweep.foundation.logs import read_log
+from dpsweep.running import entries
 from dpsweep.running.nodes import software
 from dpsweep.running.nodes.software import package_notes
 from dpsweep.study.journal import TrialView
@@ -38,6 +39,7 @@ def test_trials_of_another_version_are_named(monkeypatch):
 
 def test_a_trial_says_which_package_has_brought_its_method(tmp_path, monkeypatch):
     driver = Driver(tmp_path)
+    driver.study.write(entries.study_started(driver.study))
     source = driver.source()
     assert source.next_task(num_running=0).trial == 0
     assert driver.study.view.trials[0].package == "", "dpsweep says its own version elsewhere"

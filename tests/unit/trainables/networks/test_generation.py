@@ -136,7 +136,7 @@ def test_a_trained_model_is_scored(
     instance.run(0, 2)
     before = {key: value.clone() for key, value in instance.state_dict()["model"].items()}
     task = TrialTask(0, method, full, plan, 3.0, method != "non_private")
-    settings: Any = SimpleNamespace(device="cpu", validation="exact")
+    settings: Any = SimpleNamespace(device="cpu", validation="exact", released=None)
     ledger: Any = None  # exact scores are charged to none
     held = TrialScores(instance, data, task, settings, ledger)
     scores = held.on_test(None)

@@ -50,6 +50,9 @@ def test_no_components_are_asked_for_that_a_pool_cannot_have(info: DatasetInfo) 
     )
     assert said(info, select__components=[106], select__by=["near_private"]) == []
     assert said(info, select__components=[106], labels__max=[0]) == []
+    both = ["diverse_public", "near_private"]  # which has components of embeddings
+    assert said(info, select__components=[5, 106], select__by=both) == []
+    assert said(info, select__components=[106, 107], select__by=both) != []
 
 
 @pytest.mark.parametrize(
