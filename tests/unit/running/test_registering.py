@@ -94,6 +94,15 @@ with open("answers.json", "w") as file:
 
 
 @pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory):
+    """What is kept for later registrations, in place of the tester's own."""
+    with pytest.MonkeyPatch.context() as patch:
+        folder = tmp_path_factory.mktemp("cache")
+        patch.setenv("DPSWEEP_CACHE", str(folder))
+        yield folder
+
+
+@pytest.fixture(scope="module", autouse=True)
 def _small_scattering():
     """The frozen features of these tests: exporting those of a real study takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
@@ -362,6 +371,10 @@ def test_a_store_that_lacks_the_run_is_refused(result, tmp_path):
     MlflowClient(tracking_uri=other).search_experiments()
     with pytest.raises(BadInputError, match="is not in the tracking store"):
         register_model(result, tracking_uri=other)
+
+
+def test_what_processes_wait_at_lies_in_the_cache(registered, cache):
+    assert (cache / "registering").is_dir()
 
 
 def test_a_run_that_was_deleted_is_to_be_restored(result, registered, client, monkeypatch):
