@@ -78,8 +78,10 @@ def renamed_experiment(
     """
     from mlflow.exceptions import MlflowException
 
-    # Files of earlier versions do not say which name was asked for: one that is there is meant.
-    is_other = state.experiment != name if state.experiment else is_there
+    # Files of earlier versions do not say which name was asked for: one that is there is meant,
+    # and so is one that somebody has chosen.
+    is_chosen = is_there or name != state.study
+    is_other = state.experiment != name if state.experiment else is_chosen
     if state.parent_run_id is None or is_other:
         return None
     try:

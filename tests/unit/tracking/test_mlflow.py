@@ -386,14 +386,18 @@ def test_a_renamed_experiment_keeps_the_study(
     assert names - {"Default", "unused"} == expected
 
 
-@pytest.mark.parametrize("since", ["another name is asked for", "the file is a new one"])
+@pytest.mark.parametrize(
+    "since", ["another name is asked for", "and by an earlier version", "the file is a new one"]
+)
 def test_another_experiment_is_not_taken_for_a_renamed_one(
     since, story, store_uri, state_path, client, tmp_path
 ) -> None:
     MLflowTracker(store_uri, "digits", state_path).handle(story.whole(trials=1))
     asked, experiment = "digits", client.get_experiment_by_name("digits").experiment_id
-    if since == "another name is asked for":
+    if since != "the file is a new one":
         asked = "numbers"
+        if since == "and by an earlier version":  # which did not note what was asked for
+            replace(TrackingState.load(state_path), experiment="").save(state_path)
     else:  # in which another study is under the same number
         store_uri = f"sqlite:///{tmp_path}/new.db"
         names = ("first", "other")
