@@ -6,8 +6,6 @@ Stateless client calls only: no global active run, so a program may use MLflow b
 
 from __future__ import annotations
 
-import getpass
-import os
 import sqlite3
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -19,7 +17,6 @@ from dpsweep.foundation.durable import damage_of_sqlite
 from dpsweep.foundation.errors import MAKE_ROOM, BadInputError
 from dpsweep.foundation.file_paths import FilePath, set_aside
 from dpsweep.foundation.process.loading import loaded_whole
-from dpsweep.foundation.version import __version__
 from dpsweep.spec.tracking import database_of, masked
 from dpsweep.study.model_graph import ModelGraph
 from dpsweep.tracking.base import StoreDamagedError, StoreRefusedError, TrackingRefusedError
@@ -28,15 +25,20 @@ from dpsweep.tracking.mlflow_database import begin_database, refuse_unwritable
 from dpsweep.tracking.mlflow_models import (
     DESCRIPTION,
     LoggedModels,
-    fitting,
     fitting_text,
     logged_name,
     write_model,
 )
 from dpsweep.tracking.mlflow_reach import CREDENTIALS, quiet, refusal, refuse_unreachable
-from dpsweep.tracking.mlflow_runs import RunWriter, StudyRuns, renamed_experiment, runs_of_study
+from dpsweep.tracking.mlflow_runs import (
+    DOWNGRADED,
+    RunWriter,
+    StudyRuns,
+    renamed_experiment,
+    runs_of_study,
+)
 from dpsweep.tracking.model_label import ModelLabel
-from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState, name_of
+from dpsweep.tracking.state import TrackingState, name_of
 from dpsweep.tracking.updates import Event, read_events
 from dpsweep.tracking.views import VIEW_TAG, saved_view, view_key, with_links
 
@@ -54,9 +56,12 @@ class MLflowTracker:
     """Runs in an MLflow store, kept up to date from journal events.
 
     Guarantees:
-        Handling the same events again changes nothing, and no trial ever gets a second run: runs
-        carry the study's id as a tag and are searched for before they are created, so a process
-        may be killed between creating a run and writing its id down. Only values that
+        Handling the same events again changes nothing, and no trial gets a second run under one
+        run of its study, not even in place of a deleted one: runs carry the study's id as a tag
+        and are searched for before they are created, so a process may be killed between creating
+        a run and writing its id down. A study whose own run was deleted, and is not restored by
+        the next launch, gets another one, with other runs in place of deleted ones; those that
+        are restored later get the label of a lost claim, and nothing else. Only values that
         ``dpsweep.tracking.schema`` lets pass are sent.
 
     Args:
@@ -92,7 +97,7 @@ class MLflowTracker:
             self._state = TrackingState.load(state_path)
             self._experiment_id = self._find_experiment(uri, experiment)
             self._models = LoggedModels(self._client, uri, self._experiment_id)
-            self._writer, self._runs = RunWriter(self._client), StudyRuns({}, {})
+            self._writer, self._runs = RunWriter(self._client), StudyRuns()
             self._resume(f"{masked(uri)}#{self._experiment_id}", experiment)
 
     @classmethod
@@ -106,7 +111,7 @@ class MLflowTracker:
         if self._state.store != store:
             # Another store: its runs are found again by tag, or made anew from the whole journal.
             self._state = blank
-        self._is_synced, self._still_deleted = False, frozenset[int]()
+        self._is_synced = False
         if not self._state.study_id:
             return
         before = replace(self._state)
@@ -115,14 +120,13 @@ class MLflowTracker:
         if self._state.parent_run_id is None:
             self._begin_again("the store does not know this study any more", blank)
             return
+        self._give_up_claims(self._state, [])
         tags = self._client.get_run(self._state.parent_run_id).data.tags
-        if int(tags.get(_SEQ, self._state.seq)) < self._state.seq:
-            self._begin_again("the store is an older copy of itself", blank)
-        elif restored:
-            # It lacks what came while it was deleted, a downgrade among it.
-            self._still_deleted = frozenset(self._runs.others) - frozenset(self._state.run_ids)
+        if restored:  # they lack what came while they were deleted, a downgrade among it
             runs = ", ".join(name_of(trial) for trial in restored)
             self._begin_again(f"runs that were deleted in MLflow are there again ({runs})", blank)
+        elif int(tags.get(_SEQ, self._state.seq)) < self._state.seq:
+            self._begin_again("the store is an older copy of itself", blank)
         elif self._state != before:
             self._state.save(self._path)  # others read it
 
@@ -189,9 +193,13 @@ class MLflowTracker:
                     self._apply(update, state, refused)
                 if not self._is_synced:
                     self._sync_for(state)
-                self._describe(reading.updates, state)
-                if state.parent_run_id is not None:
-                    self._client.set_tag(state.parent_run_id, _SEQ, state.seq)
+                self._give_up_claims(state, refused)
+                with self._refused(name_of(None), refused):
+                    self._describe(reading.updates, state)
+                    if state.parent_run_id is not None:
+                        self._client.set_tag(state.parent_run_id, _SEQ, state.seq)
+                if not self._is_synced:
+                    self._sync_for(state)
         except BaseException:
             # A request may have succeeded although its answer was lost: look before the next try.
             self._is_synced = False
@@ -232,25 +240,39 @@ class MLflowTracker:
             )
         return str(experiment.experiment_id)
 
-    def _sync(self, state: TrackingState) -> list[int]:
+    def _sync(self, state: TrackingState) -> list[int | None]:
         """Take the run ids from the store, which knows best what exists.
 
         Returns:
-            Trials whose runs were deleted at the last look, and are there again.
+            Trials, and None for the study, whose runs were deleted at the last look, and are there
+            again.
         """
-        missed = self._state.touched() - set(self._state.run_ids)
+        last = self._state
+        missed: list[int | None] = [*sorted(last.touched() - set(last.run_ids))]
+        if last.study_id and last.parent_run_id is None:
+            missed.insert(0, None)
         before = {state.parent_run_id or "", *state.run_ids.values()}
         self._runs = runs_of_study(self._client, self._experiment_id, state.study_id, before)
         state.parent_run_id = self._runs.active.get(None)
         state.run_ids = {n: run for n, run in self._runs.active.items() if n is not None}
         self._is_synced = True
-        return sorted(missed & set(state.run_ids))
+        return [trial for trial in missed if trial in self._runs.active]
 
     def _sync_for(self, state: TrackingState) -> None:
         """Take the run ids for a batch; a run that missed earlier ones waits for a launch."""
         for trial in self._sync(state):
-            run_id = state.run_ids.pop(trial)
-            self._runs.others.setdefault(trial, []).append(run_id)
+            self._runs.hold(trial, self._runs.active[trial])
+            if trial is None:
+                state.parent_run_id = None
+            else:
+                del state.run_ids[trial]
+
+    def _give_up_claims(self, state: TrackingState, refused: list[str]) -> None:
+        """Take a claim that is lost off second runs, which were restored, too."""
+        while state.downgraded and self._runs.claiming:
+            run_id, trial = self._runs.claiming.popitem()
+            with self._refused(name_of(trial), refused):
+                self._writer.give_up_claim(run_id, trial, state.downgraded, refused)
 
     def _runs_of(self, trial: int, state: TrackingState) -> list[str]:
         """Return all runs of a trial, deleted ones too: whoever labels its models needs them."""
@@ -260,10 +282,15 @@ class MLflowTracker:
     def _apply(self, update: RunUpdate, state: TrackingState, refused: list[str]) -> None:
         of = name_of(update.trial)
         run_id = state.parent_run_id if update.trial is None else state.run_ids.get(update.trial)
-        if run_id is None and (not update.opens or update.trial in self._still_deleted):
+        if run_id is None and (not update.opens or update.trial in self._runs.barred):
             refused.append(
                 f"{of}: its run was deleted in MLflow; later values are not logged; fix: restore "
                 "the run in MLflow and run the study's command again, which delivers them"
+            )
+        elif run_id is None and update.trial is not None and state.parent_run_id is None:
+            refused.append(
+                f"{of}: it gets no run, as that of its study was deleted in MLflow; fix: restore "
+                "the study's and run the study's command again, which delivers what is missing"
             )
         else:
             with self._refused(of, refused):
@@ -274,11 +301,11 @@ class MLflowTracker:
                 self._writer.write(run_id, of, update, refused)
                 if update.status is not None:
                     self._client.set_terminated(run_id, update.status, update.end_ms)
-        if "dp.downgraded" in update.tags and update.trial is not None:
+        if DOWNGRADED in update.tags and update.trial is not None:
             # Of a deleted run, too, which takes no tags: its models may be registered.
             for each in self._runs_of(update.trial, state):
                 with self._refused(of, refused):
-                    refused += self._models.give_up_claim(each, update.tags["dp.downgraded"])
+                    refused += self._models.give_up_claim(each, update.tags[DOWNGRADED])
 
     @contextmanager
     def _refused(self, of: str, refused: list[str]) -> Iterator[None]:
@@ -306,24 +333,8 @@ class MLflowTracker:
             self._client.set_tag(state.parent_run_id, DESCRIPTION, text)
 
     def _create(self, update: RunUpdate, state: TrackingState) -> str:
-        tags = {
-            "mlflow.user": _user(),
-            "mlflow.source.name": f"dpsweep {__version__}",
-            "mlflow.source.type": "LOCAL",
-            # Among them the study's id and the trial, by which a lost run is found again.
-            **fitting(update.tags),
-        }
-        name = state.study
-        if update.trial is not None:
-            is_trial = update.trial != PRETRAINING
-            name = f"trial-{update.trial:04d}" if is_trial else PRETRAIN_ROLE
-            if state.parent_run_id is None:
-                raise RuntimeError("a trial started before its study")
-            tags["mlflow.parentRunId"] = state.parent_run_id
-        run = self._client.create_run(
-            self._experiment_id, start_time=update.start_ms, tags=tags, run_name=name
-        )
-        run_id = str(run.info.run_id)
+        parent = state.parent_run_id
+        run_id = self._writer.create(self._experiment_id, update, state.study, parent)
         if update.trial is None:
             state.parent_run_id = run_id
         else:
@@ -382,11 +393,3 @@ class MLflowTracker:
             problems += self._models.label(run_id, label)
         if problems:
             raise TrackingRefusedError(problems)
-
-
-def _user() -> str:
-    """Return who runs this; a container's user may have no name."""
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return f"uid-{os.getuid()}"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import getpass
 import hashlib
 import json
+import os
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.logs import as_file
+from dpsweep.foundation.version import __version__
 from dpsweep.tracking.drafts import MetricPoint, RunUpdate
+from dpsweep.tracking.labels import downgraded_card, downgraded_tags
 from dpsweep.tracking.mlflow_models import DESCRIPTION, fitting, fitting_text
-from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState
+from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState, name_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -21,6 +25,9 @@ if TYPE_CHECKING:
 _METRICS_PER_BATCH = 900
 _PAIRS_PER_BATCH = 100
 _MAX_PARAM = 6000
+_PARENT = "mlflow.parentRunId"
+#: Tag of a run whose study lost its claim.
+DOWNGRADED = "dp.downgraded"
 _ACTIVE, _ALL = "active", 3  # LifecycleStage.ACTIVE and ViewType.ALL of MLflow
 
 
@@ -32,10 +39,21 @@ class StudyRuns:
         active: The run of each, which takes what is new.
         others: Runs that take nothing more: those that were deleted in MLflow, and second ones.
             Their models may be registered, and are labelled as those of the others.
+        barred: Trials that get no run: one under the study's run was deleted, and may be restored.
+            Whoever waits for the next launch to be delivered what it missed is among them.
+        claiming: Runs among ``others`` that are not deleted and have no tag of a downgrade, with
+            their trials.
     """
 
-    active: Mapping[int | None, str]
-    others: dict[int, list[str]]
+    active: Mapping[int | None, str] = field(default_factory=dict)
+    others: dict[int | None, list[str]] = field(default_factory=dict)
+    barred: set[int | None] = field(default_factory=set)
+    claiming: dict[str, int | None] = field(default_factory=dict)
+
+    def hold(self, trial: int | None, run_id: str) -> None:
+        """Have a run take nothing more until the next launch."""
+        self.others.setdefault(trial, []).append(run_id)
+        self.barred.add(trial)
 
 
 def runs_of_study(
@@ -49,18 +67,27 @@ def runs_of_study(
         study_id: Their tag.
         before: Runs that were written to until now; one of them stays before a second one.
     """
-    active: dict[int | None, str] = {}
-    others: dict[int, list[str]] = {}
+    by_trial: dict[int | None, list[Run]] = {}
     for run in _carrying(client, experiment_id, study_id):
-        trial, run_id = _trial_of(run), str(run.info.run_id)
-        if run.info.lifecycle_stage == _ACTIVE:
-            if active.get(trial) not in before:
-                active[trial], run_id = run_id, active.get(trial, "")
-            if not run_id:
+        by_trial.setdefault(_trial_of(run), []).append(run)
+    active: dict[int | None, str] = {}
+    for trial, runs in by_trial.items():
+        ids = [str(run.info.run_id) for run in runs if run.info.lifecycle_stage == _ACTIVE]
+        if ids:
+            active[trial] = next((run_id for run_id in ids if run_id in before), ids[-1])
+    all_runs, parent = StudyRuns(active), active.get(None)
+    for trial, runs in by_trial.items():
+        for run in runs:
+            run_id, tags = str(run.info.run_id), run.data.tags
+            if run_id == active.get(trial):
                 continue
-        if trial is not None:
-            others.setdefault(trial, []).append(run_id)
-    return StudyRuns(active, others)
+            all_runs.others.setdefault(trial, []).append(run_id)
+            if run.info.lifecycle_stage == _ACTIVE:
+                if DOWNGRADED not in tags:
+                    all_runs.claiming[run_id] = trial
+            elif trial is not None and parent and tags.get(_PARENT, parent) == parent:
+                all_runs.barred.add(trial)
+    return all_runs
 
 
 def renamed_experiment(
@@ -119,7 +146,7 @@ def _trial_of(run: Run) -> int | None:
 
 
 class RunWriter:
-    """Writes updates to runs that exist.
+    """Makes runs, and writes updates to those that exist.
 
     Args:
         client: Of the store.
@@ -128,6 +155,33 @@ class RunWriter:
     def __init__(self, client: MlflowClient) -> None:
         self._client = client
         self._has_told_of_files = False
+
+    def create(self, experiment_id: str, update: RunUpdate, study: str, parent: str | None) -> str:
+        """Make a run of an update that opens one, and return its id.
+
+        Args:
+            experiment_id: Where.
+            update: Its tags say by what the run is found again.
+            study: Name of the study.
+            parent: The study's run, if it is of a trial.
+        """
+        tags = {
+            "mlflow.user": _user(),
+            "mlflow.source.name": f"dpsweep {__version__}",
+            "mlflow.source.type": "LOCAL",
+            # Among them the study's id and the trial, by which a lost run is found again.
+            **fitting(update.tags),
+        }
+        name = study
+        if update.trial is not None:
+            is_trial = update.trial != PRETRAINING
+            name = f"trial-{update.trial:04d}" if is_trial else PRETRAIN_ROLE
+            assert parent is not None
+            tags[_PARENT] = parent
+        run = self._client.create_run(
+            experiment_id, start_time=update.start_ms, tags=tags, run_name=name
+        )
+        return str(run.info.run_id)
 
     def write(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
         """Write all of an update but its status.
@@ -153,6 +207,22 @@ class RunWriter:
                     "the study's folder, all else is logged; fix: let the server keep artifacts "
                     "(--serve-artifacts) where it may write"
                 )
+
+    def give_up_claim(
+        self, run_id: str, trial: int | None, reason: str, refused: list[str]
+    ) -> None:
+        """Give a run that takes nothing more the label of a downgraded study.
+
+        Args:
+            run_id: The run.
+            trial: That it is of, None for the study.
+            reason: Why the claim is lost.
+            refused: Gets a line for each value that the store does not take.
+        """
+        update = RunUpdate(trial, tags=downgraded_tags(reason))
+        if trial is None:
+            update.note = update.texts["privacy_card.md"] = downgraded_card(None, reason)
+        self.write(run_id, name_of(trial), update, refused)
 
     def _log(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
         from mlflow.entities import Metric, Param, RunTag
@@ -225,3 +295,11 @@ def _input(dataset: Mapping[str, Any]) -> Any:
     source = json.dumps({"declared": "the data section of sweep.yaml"})
     entry = Dataset(dataset["name"], digest, "spec", source, profile=profile)
     return DatasetInput(entry, [InputTag("mlflow.data.context", dataset["context"])])
+
+
+def _user() -> str:
+    """Return who runs this; a container's user may have no name."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return f"uid-{os.getuid()}"

@@ -65,6 +65,10 @@ class Story:
         }
         return self.add("study_started", **{**payload, **changes})
 
+    def start_as(self, mode: str) -> Event:
+        """A launch of a study under an accounting mode."""
+        return self.start(tags=tags_of(mode))
+
     def start_trial(self, trial: int, *, private: bool = True, **changes: Any) -> Event:
         payload: Event = {
             "trial": trial,
@@ -156,7 +160,7 @@ class Story:
 
     def journal_of(self, mode: str) -> list[Event]:
         """A finished study under an accounting mode, with the tags and events of that mode."""
-        self.start(tags=tags_of(mode))
+        self.start_as(mode)
         if mode == "select":  # nothing is said of a trial before the winner is released
             self.start_trial(0)
             self.end_trial(0, epsilon=2.1)

@@ -146,10 +146,124 @@ def test_a_run_that_comes_back_during_a_launch_waits_for_the_next(
     assert 2 not in read_run_ids(state_path)
     client.restore_run(run_id)
     monkeypatch.setattr(tracker, "_is_synced", False)  # as after an outage
+    story.start_trial(2)  # as after a pause
     story.end()
     with contextlib.suppress(TrackingRefusedError):
         tracker.handle(story.events)
     again = MLflowTracker(store_uri, "digits", state_path)
     again.handle(story.events)
     assert again.run_id_of(2) == run_id
+    assert set(runs_of(client)) == {None, "0", "1", "2"}
     assert client.get_run(run_id).data.tags["dp.downgraded"] == "a pruner was attached"
+
+
+def delivered(events, store_uri, state_path):
+    """Events are delivered by a launch of their own; its tracker, and what was refused."""
+    tracker = MLflowTracker(store_uri, "digits", state_path)
+    try:
+        tracker.handle(events)
+    except TrackingRefusedError as error:
+        return tracker, "; ".join(error.refused)
+    return tracker, ""
+
+
+def test_a_trial_that_goes_on_gets_no_second_run(story, store_uri, state_path, client) -> None:
+    story.start_as("composed")
+    story.start_trial(0)
+    run_id = delivered(story.events, store_uri, state_path)[0].run_id_of(0)
+    client.delete_run(run_id)
+    story.start_as("composed")
+    story.start_trial(0)
+    story.downgrade("a pruner was attached")
+    tracker, refused = delivered(story.events, store_uri, state_path)
+    assert "trial 0: its run was deleted in MLflow" in refused
+    assert tracker.run_id_of(0) is None
+    client.restore_run(run_id)
+    tracker, refused = delivered(story.events, store_uri, state_path)
+    assert (tracker.run_id_of(0), refused) == (run_id, "")
+    assert set(runs_of(client)) == {None, "0"}
+    assert client.get_run(run_id).data.tags["dp.downgraded"] == "a pruner was attached"
+
+
+def test_a_launch_that_is_killed_remembers_what_is_deleted(
+    story, store_uri, state_path, client
+) -> None:
+    story.journal_of("composed")
+    first, _ = delivered(story.events, store_uri, state_path)
+    runs = [first.run_id_of(0), first.run_id_of(2)]
+    for run_id in runs:
+        client.delete_run(run_id)
+    story.end()
+    delivered(story.events, store_uri, state_path)
+    client.restore_run(runs[0])
+    starts = [event.get("trial") == 2 for event in story.events].index(True)
+    delivered(story.events[:starts], store_uri, state_path)  # of all events, and then it ended
+    tracker, refused = delivered(story.events, store_uri, state_path)
+    assert "trial 2: its run was deleted in MLflow" in refused
+    assert tracker.run_id_of(2) is None
+    client.restore_run(runs[1])
+    tracker, refused = delivered(story.events, store_uri, state_path)
+    assert (tracker.run_id_of(2), refused) == (runs[1], "")
+    assert set(runs_of(client)) == {None, "0", "1", "2"}
+
+
+@pytest.mark.parametrize("is_lost_first", [True, False])
+def test_first_runs_that_are_restored_beside_second_ones_lose_the_claim(
+    is_lost_first, story, store_uri, state_path, client
+) -> None:
+    story.journal_of("composed")
+    first, _ = delivered(story.events, store_uri, state_path)
+    runs = [first.parent_run_id, first.run_id_of(2)]
+    for run_id in runs:
+        client.delete_run(run_id)
+    if is_lost_first:
+        story.downgrade("a pruner was attached")
+    delivered(story.events[:1], store_uri, state_path)  # a launch that is killed
+    second, refused = delivered(story.events, store_uri, state_path)
+    assert refused == ""
+    assert second.run_id_of(2) not in (None, runs[1])
+    for run_id in runs:
+        client.restore_run(run_id)
+    if not is_lost_first:
+        story.downgrade("a pruner was attached")
+    third, refused = delivered(story.events, store_uri, state_path)
+    assert refused == ""
+    assert third.parent_run_id == second.parent_run_id
+    assert third.run_id_of(2) == second.run_id_of(2)
+    for run in map(client.get_run, runs):
+        assert run.data.tags["dp.downgraded"] == "a pruner was attached"
+        assert run.data.tags["dp.accounting"] == "unaccounted"
+        assert run.data.tags["dp.study_epsilon"] == "none: downgraded"
+    assert CLAIMS["unaccounted"] in client.get_run(runs[0]).data.tags["mlflow.note.content"]
+
+
+def test_a_study_whose_run_is_deleted_during_a_launch_goes_on(
+    story, store_uri, state_path, client
+) -> None:
+    story.start_as("composed")
+    story.start_trial(0)
+    tracker, _ = delivered(story.events, store_uri, state_path)
+    run_id = tracker.parent_run_id
+    client.delete_run(run_id)
+    story.report(0, 25, 0.5, 0.6)  # of the trial alone
+    with pytest.raises(TrackingRefusedError, match="study: refused by MLflow"):
+        tracker.handle(story.events)
+    story.downgrade("a pruner was attached")
+    with pytest.raises(TrackingRefusedError, match="study: its run was deleted in MLflow"):
+        tracker.handle(story.events)
+    story.start_trial(1)
+    with pytest.raises(TrackingRefusedError, match=r"trial 1: it gets no run.*restore the study's"):
+        tracker.handle(story.events)
+    client.restore_run(run_id)
+    tracker._is_synced = False  # as after an outage
+    story.end_trial(0)
+    with pytest.raises(TrackingRefusedError, match="study: its run was deleted in MLflow"):
+        tracker.handle(story.events)  # it waits, as it has missed something
+    again = MLflowTracker(store_uri, "digits", state_path)
+    assert "deleted in MLflow are there again (study)" in again.notes[0]
+    again.handle(story.events)
+    runs = runs_of(client)
+    assert set(runs) == {None, "0", "1"}
+    assert runs[None].info.run_id == run_id
+    assert {run.data.tags["dp.downgraded"] for run in runs.values()} == {"a pruner was attached"}
+    assert MLflowTracker(store_uri, "digits", state_path).notes == []
