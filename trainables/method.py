@@ -59,6 +59,7 @@ class RunContext:
         own_seed: Seed of this trial's own where trials must be independent (accounting select);
             it stays secret.
         supplies: What the study has prepared for its trials besides the records.
+        is_run: Whether steps are to be run; a model that is only looked at needs no checks of them.
     """
 
     study_seed: int
@@ -66,6 +67,7 @@ class RunContext:
     device: str = "cpu"
     own_seed: int | None = None
     supplies: Supplies = NO_SUPPLIES
+    is_run: bool = True
 
     @property
     def seed(self) -> int:

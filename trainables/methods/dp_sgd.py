@@ -257,8 +257,8 @@ class DPSGD(ClassifierMethod):
         if follows_quantile(hparams):
             self._quantile = QuantileClip(hparams, self._expected_batch, factors)
         self._engine = self._make_engine()
-        # It checks itself, by shapes alone: what it refuses is refused before anything is charged.
-        self._engine.clipped_gradient_sum(self._inputs, self._labels, np.arange(0), 1.0)
+        if context.is_run:  # it checks itself, by shapes alone, before anything is charged
+            self._engine.clipped_gradient_sum(self._inputs, self._labels, np.arange(0), 1.0)
         self._batches = secret_numpy_generator()
         self._noise = self._rounds.noise if self._rounds else SecretNoise(context.device)
 

@@ -137,7 +137,7 @@ def _best_of(
     refuse_changed(task.hparams, task.code)
     data = records_for(data, task)
     instance: Method = TRAINABLES[task.method]()
-    context = RunContext(study_seed, task.trial, supplies=supplies)
+    context = RunContext(study_seed, task.trial, supplies=supplies, is_run=False)
     name, hparams = task.method, task.hparams
     _asked(name, "prepare", lambda: instance.prepare(data, hparams, task.plan, context))
     _asked(name, "load_state_dict", lambda: instance.load_state_dict(saved.state))

@@ -4,10 +4,12 @@ import json
 
 import pytest
 import torch
+from blobs import blobs
 
 from dpsweep.privacy.events import EventRun, Plan, PoissonGaussian
 from dpsweep.testing.conformance import MethodConformance
 from dpsweep.trainables.execution.finished.trials import export_model
+from dpsweep.trainables.gradients import bias_engine, per_example
 from dpsweep.trainables.methods.scatternet.scatternet import ScatterNet
 
 PLAN = Plan((EventRun(PoissonGaussian(3.0, 0.05), 50),))
@@ -131,6 +133,35 @@ def test_the_exported_model_has_the_reported_scores(lab, method):
     here = lab.open(settings, task)
     assert here.method.evaluate("test")["loss"] != last.delivered["test/loss"]
     here.close()
+
+
+@pytest.mark.parametrize("method", ["dp_sgd", "bitfit"])
+def test_a_model_is_exported_without_a_check_of_gradients(lab, method, monkeypatch):
+    """It takes the memory of training, and nothing is trained any more."""
+    lab.data = blobs(200, (1, 16, 16), num_validation=50, num_test=50)
+    given = {
+        "model.name": "tanh_cnn_small",
+        "batch.expected": 100,
+        "train.max_steps": 2,
+        "optim.lr": 0.1,
+    }
+    if method == "bitfit":
+        given |= {"bitfit.variant": "two_phase", "bitfit.full_epochs": 0.1}
+    checks = []
+    for module in (per_example, bias_engine):
+        check = module.check_gradients
+
+        def noted(*args, check=check, **kwargs):
+            checks.append(kwargs["failure"])
+            check(*args, **kwargs)
+
+        monkeypatch.setattr(module, "check_gradients", noted)
+    task = lab.task(lab.settings(), given, method=method)
+    lab.run(lab.settings(), task)
+    assert len(checks) == (2 if method == "bitfit" else 1)
+    checks.clear()
+    export_model(lab.directory(), task, study_seed=0, data=lab.data)
+    assert checks == []
 
 
 def test_many_heads_look_back_as_one_model_does():
