@@ -12,6 +12,7 @@ from torch import nn
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.study.model_graph import trace
+from dpsweep.trainables.devices.failures import is_out_of_memory
 from dpsweep.trainables.gradients.per_example import OpacusEngine, make_engine
 from dpsweep.trainables.gradients.sparse_engine import SparseEngine
 from dpsweep.trainables.networks.layers import head_layers
@@ -130,6 +131,9 @@ def try_engine(engine: GradientEngine, info: DatasetInfo) -> None:
 def try_forward(engine: GradientEngine, info: DatasetInfo) -> None:
     """Let an engine run two records of zeros forward, where that tells what it refuses.
 
+    Where there is no memory for it nothing is said: that is no fault of the network, and the trial
+    checks itself.
+
     Args:
         engine: Any, with a loss that asks nothing of labels (``stand_in_loss``).
         info: Shape of the records.
@@ -141,7 +145,9 @@ def try_forward(engine: GradientEngine, info: DatasetInfo) -> None:
     kind = torch.float32 if info.text is None else torch.int64
     try:
         engine.try_forward(torch.zeros(2, *info.input_shape, dtype=kind))
-    except (RuntimeError, IndexError, ValueError, TypeError, AttributeError) as error:
+    except (RuntimeError, IndexError, ValueError, TypeError, AttributeError, MemoryError) as error:
+        if is_out_of_memory(error):
+            return
         raise ModelError(
             f"per-example gradients of this model cannot be computed: {error}",
             fix="use another model",

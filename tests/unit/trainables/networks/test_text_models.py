@@ -277,6 +277,24 @@ def test_what_has_no_gradient_per_record_is_refused_before_it_can_be_charged(
     assert TRAINABLES["bitfit"].preflight({**space, "bitfit.variant": ["bitfit"]}, info) == []
 
 
+@pytest.mark.parametrize(
+    "error",
+    [RuntimeError("DefaultCPUAllocator: can't allocate memory: 12 bytes"), MemoryError()],
+)
+def test_a_driver_without_memory_says_nothing_of_a_network(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    """Its trials check themselves, where there may be more."""
+
+    def no_room(engine: OpacusEngine, x: torch.Tensor) -> None:
+        raise error
+
+    monkeypatch.setattr(OpacusEngine, "try_forward", no_room)
+    save_encoder(tmp_path)
+    space = {"batch.expected": [10], "model.name": [f"text/{tmp_path}"]}
+    assert TRAINABLES["dp_sgd"].preflight(space, info_of()) == []
+
+
 def test_modern_bert_trains_whole(tmp_path: Path, make_plan: Any) -> None:
     """Its norms have no bias."""
     special = {"pad_token_id": 0, "bos_token_id": 2, "eos_token_id": 3, "cls_token_id": 2}
