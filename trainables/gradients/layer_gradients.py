@@ -72,10 +72,26 @@ def use_of(
     return LayerUse(layer, inputs, versions, edge, len(output) if output.dim() else 0)
 
 
-def have_rows(uses: Sequence[LayerUse], trained: Iterable[nn.Parameter], count: int) -> bool:
-    """Say whether each parameter has a use of its layer with one row for each of the examples."""
-    suited = {p for use in uses if use.num_rows == count for p in use.layer.parameters()}
-    return all(parameter in suited for parameter in trained)
+class Tried:
+    """A forward pass that no gradient is asked of, so that nothing is kept for one.
+
+    Args:
+        count: Number of examples.
+    Attributes:
+        suited: The parameters of layers whose output has a row for each example.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self.suited: set[nn.Parameter] = set()
+
+    def note(self, layer: nn.Module, output: torch.Tensor) -> torch.Tensor:
+        """Note a call of a layer; return its output without the graph, which goes with it."""
+        kind = output.dtype
+        may_follow = torch.is_grad_enabled() and (kind.is_floating_point or kind.is_complex)
+        if may_follow and output.dim() and len(output) == self._count:
+            self.suited.update(layer.parameters())
+        return output.detach()
 
 
 def flat_rows(sample: torch.Tensor) -> torch.Tensor:

@@ -30,11 +30,11 @@ from dpsweep.trainables.gradients.clipping import Factors, clip_factors
 from dpsweep.trainables.gradients.layer_gradients import (
     ExampleSamples,
     LayerUse,
+    Tried,
     Views,
     add_clipped,
     flat_rows,
     full_chunks,
-    have_rows,
     mean_over_views,
     refuse_overwritten,
     use_of,
@@ -140,7 +140,7 @@ class OpacusEngine:
         self._loss, self._factors, self._views = loss, factors, views
         self._parameters = [p for p in model.parameters() if p.requires_grad]
         self._device = self._parameters[0].device
-        self._uses: list[LayerUse] | None = None
+        self._uses: list[LayerUse] | Tried | None = None
         self._checked_shape: torch.Size | None = None
         set_training_mode(model)
         self._rules = rules_of(model)
@@ -173,14 +173,13 @@ class OpacusEngine:
         Raises:
             ModelError: A layer cannot have gradients per example.
         """
-        self._uses = []
+        self._uses = tried = Tried(len(x))
         try:
             with torch.enable_grad():
                 self._forward(x)
-            uses = self._uses
         finally:
             self._uses = None
-        if not have_rows(uses, self._parameters, len(x)):
+        if not tried.suited.issuperset(self._parameters):
             raise _no_gradient()
 
     def _samples(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[Sample]:
@@ -191,10 +190,10 @@ class OpacusEngine:
 
     def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[Sample]:
         """Return each parameter's gradients, (chunk, number of weights) or as products."""
-        self._uses = []
+        uses: list[LayerUse] = []
+        self._uses = uses
         try:
             loss = self._loss(self._forward(x), y)
-            uses = self._uses
         finally:
             self._uses = None
         refuse_overwritten(uses)
@@ -223,9 +222,9 @@ class OpacusEngine:
 
     def _after_forward(
         self, layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], output: torch.Tensor
-    ) -> None:
+    ) -> torch.Tensor | None:
         if self._uses is None:
-            return
+            return None
         if not isinstance(output, torch.Tensor):
             raise ModelError(
                 f"a {type(layer).__name__} layer returns {type(output).__name__}, not a tensor",
@@ -238,10 +237,13 @@ class OpacusEngine:
                 because="then no example has a gradient of its own by them",
                 fix="let its forward take the records, or what the layers before make of them",
             )
+        if isinstance(self._uses, Tried):
+            return self._uses.note(layer, output)
         versions = [tensor._version for tensor in tensors]
         if not output.requires_grad:
             raise _no_gradient()
         self._uses.append(use_of(layer, [t.detach() for t in tensors], versions, output))
+        return None
 
     def _check(self, x_source: torch.Tensor, y_source: torch.Tensor) -> None:
         """Compare with autograd on random examples (``check``)."""

@@ -32,11 +32,11 @@ from dpsweep.trainables.gradients.clipping import Factors, clip_factors
 from dpsweep.trainables.gradients.layer_gradients import (
     ExampleSamples,
     LayerUse,
+    Tried,
     Views,
     add_clipped,
     flat_rows,
     full_chunks,
-    have_rows,
     mean_over_views,
     refuse_overwritten,
     use_of,
@@ -96,7 +96,7 @@ class SparseEngine:
         if not self._masks and not self._parameters:
             raise ModelError("this model has nothing to train", fix="use a larger density")
         self._device = next(model.parameters()).device
-        self._uses: list[LayerUse] | None = None
+        self._uses: list[LayerUse] | Tried | None = None
         self._entered: dict[nn.Module, tuple[list[torch.Tensor], list[int]]] = {}
         self._checked_shape: torch.Size | None = None
         set_training_mode(model)
@@ -139,16 +139,15 @@ class SparseEngine:
         Raises:
             ModelError: A layer cannot have gradients per example.
         """
-        self._uses = []
+        self._uses = tried = Tried(len(x))
         try:
             with torch.enable_grad():
                 self._forward(x)
-            uses = self._uses
         finally:
             self._uses = None
             self._entered.clear()
         trained = [*(mask.layer.weight for mask in self._masks), *self._parameters]
-        if not have_rows(uses, trained, len(x)):
+        if not tried.suited.issuperset(trained):
             raise _no_gradient()
 
     def _samples(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
@@ -159,11 +158,11 @@ class SparseEngine:
 
     def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         """Return the gradients of masks, then parameters: (chunk, number of weights) each."""
-        self._uses = []
+        uses: list[LayerUse] = []
+        self._uses = uses
         try:
             with torch.enable_grad():
                 loss = self._loss(self._forward(x), y)
-            uses = self._uses
         finally:
             self._uses = None
             self._entered.clear()
@@ -205,19 +204,25 @@ class SparseEngine:
         self._entered[layer] = (inputs, [value._version for value in inputs])
         return args, kwargs
 
-    def _after_forward(self, layer: nn.Module, args: tuple[Any, ...], output: object) -> None:
+    def _after_forward(
+        self, layer: nn.Module, args: tuple[Any, ...], output: object
+    ) -> torch.Tensor | None:
         if self._uses is None:
-            return
+            return None
         if not isinstance(output, torch.Tensor):
             raise ModelError(
                 f"a {type(layer).__name__} layer returns {type(output).__name__}, not a tensor",
                 fix="use layers that return one tensor; an nn.LSTM cannot be trained this way",
             )
+        entered = self._entered.pop(layer)
+        if isinstance(self._uses, Tried):
+            return self._uses.note(layer, output)
         if not output.requires_grad:
             raise _no_gradient()
-        self._uses.append(use_of(layer, *self._entered.pop(layer), output))
+        self._uses.append(use_of(layer, *entered, output))
+        return None
 
-    def _at_inner_drop(self, layer: nn.Module) -> Callable[[nn.Module, tuple[Any, ...]], None]:
+    def _at_inner_drop(self, layer: nn.Module) -> Callable[[nn.Module, tuple[Any, ...]], Any]:
         return lambda drop, args: self._after_forward(layer, (), args[0])
 
     def _check(self, x_source: torch.Tensor, y_source: torch.Tensor) -> None:

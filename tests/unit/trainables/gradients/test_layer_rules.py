@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import weakref
 
 import numpy as np
 import pytest
@@ -245,3 +246,29 @@ def test_a_run_forward_tells_what_has_no_row_for_each_example() -> None:
             engine.try_forward(torch.zeros(2, 2, 3, 8))
     for engine in engines(Whole(nn.Conv2d(2, 5, 3))):
         engine.try_forward(torch.zeros(2, 2, 6, 8))
+
+
+@pytest.mark.parametrize("kind", ["opacus", "sparse"])
+def test_a_run_forward_keeps_nothing_for_a_run_backward(kind: str) -> None:
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 3))
+    engine = OpacusEngine(model, 1) if kind == "opacus" else SparseEngine(model, [], 1)
+    kept: weakref.WeakSet[Kept] = weakref.WeakSet()
+    counts: list[int] = []
+
+    def keep(tensor: torch.Tensor) -> Kept:
+        saved = Kept(tensor.detach())
+        kept.add(saved)
+        return saved
+
+    model[4].register_forward_pre_hook(lambda layer, args: counts.append(len(kept)))
+    model[4].register_forward_hook(lambda layer, args, output: counts.append(len(kept)))
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved.tensor):
+        engine.try_forward(torch.zeros(2, 6))
+    assert counts == [0, 0]
+
+
+class Kept:
+    """A tensor that autograd has saved."""
+
+    def __init__(self, tensor: torch.Tensor) -> None:
+        self.tensor = tensor
