@@ -273,9 +273,26 @@ def _both(first: Sample, second: Sample) -> torch.Tensor:
 
 
 def _tensors(layer: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[torch.Tensor]:
-    """Return the tensors that a layer is called with; those by name as its forward orders them."""
-    values = list(args)
-    if any(isinstance(value, torch.Tensor) for value in kwargs.values()):
-        order = list(inspect.signature(layer.forward).parameters)
-        values += [kwargs[name] for name in order if name in kwargs]
-    return [value for value in values if isinstance(value, torch.Tensor)]
+    """Return the tensors that a layer is called with; those by name as its forward orders them.
+
+    Raises:
+        ModelError: In the first places of its forward they would not be what they are.
+    """
+    tensors = [value for value in args if isinstance(value, torch.Tensor)]
+    named = {name for name, value in kwargs.items() if isinstance(value, torch.Tensor)}
+    are_first = all(isinstance(value, torch.Tensor) for value in args[: len(tensors)])
+    if named:
+        parameters = inspect.signature(layer.forward).parameters.values()
+        places = [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD]
+        names = places[len(args) :][: len(named)]
+        tensors += [kwargs[name] for name in names if name in named]
+        are_first = len(tensors) == len(args) + len(named)
+    if not are_first:
+        raise ModelError(
+            f"a {type(layer).__name__} layer is called with tensors that are not the first "
+            "arguments of its forward",
+            because="to differentiate it by example it is run again with the tensors alone, in "
+            "order",
+            fix="let its forward take all tensors first, each by its own name, and leave none out",
+        )
+    return tensors

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import weakref
+from typing import Any
 
 import numpy as np
 import pytest
@@ -246,6 +247,85 @@ def test_a_run_forward_tells_what_has_no_row_for_each_example() -> None:
             engine.try_forward(torch.zeros(2, 2, 3, 8))
     for engine in engines(Whole(nn.Conv2d(2, 5, 3))):
         engine.try_forward(torch.zeros(2, 2, 6, 8))
+
+
+class Pool(nn.Module):
+    """Attention by one query, which a bias and a mask of the positions may change."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query = nn.Parameter(torch.randn(6))
+
+    def forward(
+        self,
+        x: torch.Tensor,
+        bias: torch.Tensor | None = None,
+        mask: torch.Tensor | None = None,
+        **more: torch.Tensor,
+    ) -> torch.Tensor:
+        scores = x @ self.query
+        if bias is not None:
+            scores = scores + bias
+        if mask is not None:
+            scores = scores.masked_fill(mask == 0, -1e9)
+        if "again" in more:
+            scores = scores * more["again"]
+        return (scores.softmax(1)[..., None] * x).sum(1)
+
+
+class Pooled(nn.Module):
+    """Positions of zeros are masked: of random records, which the check looks at, there are none.
+
+    Args:
+        call: From the pool, records, mask and bias to the pool's output.
+    """
+
+    def __init__(self, call: Any) -> None:
+        super().__init__()
+        self.pool, self.out, self.call = Pool(), nn.Linear(6, 3), call
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        mask = (x.abs().sum(-1) > 0).to(x.dtype)
+        return self.out(self.call(self.pool, x, mask, x.mean(-1)))
+
+
+def padded() -> torch.Tensor:
+    x = torch.randn(7, 5, 6, generator=torch.Generator().manual_seed(1))
+    x[:, 2:] = 0
+    return x
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda pool, x, mask, bias: pool(x, bias, mask),
+        lambda pool, x, mask, bias: pool(x, bias, mask=mask),
+        lambda pool, x, mask, bias: pool(mask=mask, bias=bias, x=x),
+        lambda pool, x, mask, bias: pool(x, bias=bias, mask=None),
+    ],
+)
+def test_tensors_by_name_keep_their_places(call: Any) -> None:
+    torch.manual_seed(0)
+    model, x, y = Pooled(call), padded(), torch.arange(7) % 3
+    expected = clipped_sum(model, x, y, 0.5)
+    actual = OpacusEngine(model, 3).clipped_gradient_sum(x, y, ROWS, 0.5)
+    assert relative_error(actual, expected) < 1e-5
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda pool, x, mask, bias: pool(x, mask=mask),
+        lambda pool, x, mask, bias: pool(x, None, mask),
+        lambda pool, x, mask, bias: pool(x, None, mask=mask),
+        lambda pool, x, mask, bias: pool(x, bias, again=mask),
+    ],
+)
+def test_tensors_that_would_change_their_places_are_refused(call: Any) -> None:
+    torch.manual_seed(0)
+    engine = OpacusEngine(Pooled(call), 3)
+    with pytest.raises(ModelError, match="a Pool layer is called with tensors that are not the"):
+        engine.clipped_gradient_sum(padded(), torch.arange(7) % 3, ROWS, 0.5)
 
 
 @pytest.mark.parametrize("kind", ["opacus", "sparse"])
