@@ -42,7 +42,7 @@ from dpsweep.trainables.gradients.layer_gradients import (
     use_of,
 )
 from dpsweep.trainables.gradients.masked_conv import MaskedConv
-from dpsweep.trainables.gradients.rules.functorch import Rule, by_functorch
+from dpsweep.trainables.gradients.rules.functorch import LayerRule, by_functorch
 from dpsweep.trainables.gradients.sparse_mask import MaskedWeight
 from dpsweep.trainables.gradients.sums import zero_sums
 from dpsweep.trainables.networks.layers import (
@@ -280,12 +280,12 @@ def _no_gradient() -> ModelError:
     )
 
 
-def _rules(model: nn.Module, masks: Sequence[MaskedWeight]) -> dict[nn.Module, Rule]:
+def _rules(model: nn.Module, masks: Sequence[MaskedWeight]) -> dict[nn.Module, LayerRule]:
     """Return a rule for every layer that has something of its own to train."""
     by_layer = {mask.layer: mask for mask in masks}
     if len(by_layer) != len(masks) or not by_layer.keys() <= set(model.modules()):
         raise ModelError("masks must belong to different layers of the model")
-    rules: dict[nn.Module, Rule] = {}
+    rules: dict[nn.Module, LayerRule] = {}
     for name, module in model.named_modules():
         own = {key: p for key, p in module.named_parameters(recurse=False) if p.requires_grad}
         if isinstance(module, nn.Conv2d) and module in by_layer:
@@ -295,7 +295,7 @@ def _rules(model: nn.Module, masks: Sequence[MaskedWeight]) -> dict[nn.Module, R
     return rules
 
 
-def _rule(name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> Rule:
+def _rule(name: str, module: nn.Module, own: dict[str, nn.Parameter]) -> LayerRule:
     weight, bias = own.get("weight"), own.get("bias")
     is_first = is_channels_first_norm(module)
 

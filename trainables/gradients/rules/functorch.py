@@ -12,10 +12,17 @@ from torch.nn.modules.dropout import _DropoutNd
 from dpsweep.foundation.errors import ModelError
 
 #: From a layer's inputs and the gradient by its output to gradients per example, by what trains.
-Rule = Callable[[list[torch.Tensor], torch.Tensor], Mapping[object, torch.Tensor]]
+LayerRule = Callable[[list[torch.Tensor], torch.Tensor], Mapping[object, torch.Tensor]]
 
 
-def by_functorch(name: str, module: nn.Module, own: Mapping[str, nn.Parameter]) -> Rule:
+def without_fused_attention(module: nn.Module) -> None:
+    """Let timm's attentions within a layer be plain: vmap has no rule for the fused kernel."""
+    for child in module.modules():
+        if hasattr(child, "fused_attn"):
+            child.fused_attn = False  # type: ignore[assignment]
+
+
+def by_functorch(name: str, module: nn.Module, own: Mapping[str, nn.Parameter]) -> LayerRule:
     """Return a rule that runs a layer again, example by example, for some of its parameters.
 
     Args:
@@ -34,8 +41,7 @@ def by_functorch(name: str, module: nn.Module, own: Mapping[str, nn.Parameter]) 
                 because="the gradient of an example would be of another mask than its output",
                 fix="use a model without dropout there",
             )
-        if hasattr(child, "fused_attn"):
-            child.fused_attn = False  # type: ignore[assignment]  # vmap has no rule for it
+    without_fused_attention(module)
 
     def rule(inputs: list[torch.Tensor], gradient: torch.Tensor) -> dict[object, torch.Tensor]:
         def inner(

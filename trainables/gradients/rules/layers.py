@@ -16,7 +16,7 @@ from torch.nn.utils.parametrize import is_parametrized
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.trainables.gradients.masked_conv import MaskedConv, is_grouped_or_padded
-from dpsweep.trainables.gradients.rules.functorch import by_functorch
+from dpsweep.trainables.gradients.rules.functorch import by_functorch, without_fused_attention
 from dpsweep.trainables.gradients.rules.standardized import (
     has_standardized_rule,
     standardized_rule,
@@ -35,7 +35,7 @@ Rule = Callable[[nn.Module, list[torch.Tensor], torch.Tensor], Mapping[nn.Parame
 
 
 def rules_of(model: nn.Module) -> dict[nn.Module, Rule]:
-    """Return Opacus' rule for every layer with trainable weights.
+    """Return a rule for every layer with trainable weights, Opacus' where it has one and it suits.
 
     A layer without a rule is differentiated as a whole, its children included; so is one whose
     weights are computed from others (``torch.nn.utils.parametrize``).
@@ -75,9 +75,7 @@ def rules_of(model: nn.Module) -> dict[nn.Module, Rule]:
         elif isinstance(module, nn.Embedding) and module.padding_idx is not None and rule:
             rule = _without_padding(rule)
         if own and rule is None:
-            for child in module.modules():
-                if hasattr(child, "fused_attn"):
-                    child.fused_attn = False  # vmap has no rule for the fused kernel
+            without_fused_attention(module)
             try:
                 prepare_layer(module)
             except NotImplementedError as error:
