@@ -16,6 +16,7 @@ from dpsweep.trainables.data.images import IMAGE_SUFFIXES
 from dpsweep.trainables.data.npz import DAMAGES, npz_array
 from dpsweep.trainables.data.raw.preparation import (
     ArrayRecords,
+    DeepImageError,
     ImageRecords,
     RecordError,
     TextRecords,
@@ -31,7 +32,7 @@ _MODES = {1: "L", 2: "LA", 3: "RGB", 4: "RGBA"}
 #: How to mend what reading raises.
 _FIXES: tuple[tuple[type[BaseException], str], ...] = (
     (LineError, ONE_A_LINE),
-    (RecordError, "store the image anew, with 8 bits per channel"),
+    (DeepImageError, "store the image anew, with 8 bits per channel"),
     (UnicodeDecodeError, "save it as UTF-8"),
     (MemoryError, "give fewer records at once, or write the file anew"),
 )
@@ -126,7 +127,7 @@ def _pixels(path: Path, mode: str) -> np.ndarray:
         path: Of its file.
         mode: Pillow's name of what a palette, or one bit a pixel, is converted to.
     Raises:
-        RecordError: It is damaged, or has more than 8 bits per channel.
+        RecordError: It is damaged, or grey with more than 8 bits a pixel.
         DataError: It has other pixels, as CMYK.
     """
     from PIL import Image

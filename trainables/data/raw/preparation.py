@@ -28,6 +28,10 @@ class RecordError(ValueError):
     """A record is not what the preparation takes; the message tells nothing of its values."""
 
 
+class DeepImageError(RecordError):
+    """An image has more bits than a model takes."""
+
+
 class TooLongError(RecordError):
     """The one text of a record that may be cut is too short for it."""
 
@@ -196,10 +200,10 @@ def refuse_deep(image: Any) -> None:
     """Refuse an image of Pillow with more than 8 bits per channel.
 
     Raises:
-        RecordError: It has more.
+        DeepImageError: It has more; of colours Pillow reads 8 and says nothing.
     """
     if image.mode.startswith("I") or image.mode == "F":
-        raise RecordError(f"an image has more than 8 bits per channel (mode {image.mode})")
+        raise DeepImageError(f"an image has more than 8 bits per channel (mode {image.mode})")
 
 
 def _pixels(record: Any) -> tuple[np.ndarray, str]:

@@ -333,6 +333,10 @@ def test_a_deep_image_is_to_be_stored_with_eight_bits(tmp_path, kind, preparatio
         read_files([tmp_path / "a.png"], facts(kind, preparation))
     assert caught.value.because == "an image has more than 8 bits per channel (mode I;16)"
     assert "8 bits per channel" in caught.value.fix
+    (tmp_path / "a.png").write_bytes((tmp_path / "a.png").read_bytes()[:40])
+    with pytest.raises(DataError, match="cannot be read") as caught:
+        read_files([tmp_path / "a.png"], facts(kind, preparation))
+    assert caught.value.fix == "write the file anew"
 
 
 def test_a_text_in_another_code_says_which_one_is_read(tmp_path):
