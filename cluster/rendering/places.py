@@ -83,11 +83,10 @@ def _read(spec: SweepSpec) -> Iterator[tuple[str, str]]:
     for parameter in parse_space(spec.search.space)[0]:
         for name in parameter.choices if parameter.name in _WEIGHTS else ():
             if name not in _NO_FILE:
-                yield f"search.space.{parameter.name}", name
-    for key in () if spec.start is None else _WEIGHTS:
-        name = spec.start.hyperparameters.get(key)
-        if name not in _NO_FILE:
-            yield f"start.hyperparameters.{key}", name
+                yield f"search.space.{parameter.name}", str(name)
+    for key, value in ({} if spec.start is None else spec.start.hyperparameters).items():
+        if key in _WEIGHTS and value not in _NO_FILE:
+            yield f"start.hyperparameters.{key}", str(value)
     if spec.pretrain is not None and spec.pretrain.checkpoint is not None:
         yield "pretrain.checkpoint", spec.pretrain.checkpoint
     for key, path in (
