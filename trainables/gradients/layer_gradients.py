@@ -77,21 +77,37 @@ class Tried:
 
     Args:
         count: Number of examples.
-    Attributes:
-        suited: The parameters of layers whose output has a row for each example.
     """
 
     def __init__(self, count: int) -> None:
         self._count = count
-        self.suited: set[nn.Parameter] = set()
+        self._suited: set[nn.Parameter] = set()  # of layers whose output has a row for each
 
     def note(self, layer: nn.Module, output: torch.Tensor) -> torch.Tensor:
         """Note a call of a layer; return its output without the graph, which goes with it."""
         kind = output.dtype
         may_follow = torch.is_grad_enabled() and (kind.is_floating_point or kind.is_complex)
         if may_follow and output.dim() and len(output) == self._count:
-            self.suited.update(layer.parameters())
+            self._suited.update(layer.parameters())
         return output.detach()
+
+    def refuse_others(self, trained: Iterable[nn.Parameter]) -> None:
+        """Check that each parameter that trains is one of a layer with a row for each example.
+
+        Raises:
+            ModelError: One is not.
+        """
+        if not self._suited.issuperset(trained):
+            raise no_gradient()
+
+
+def no_gradient() -> ModelError:
+    """Return the error for a layer whose gradients by example nobody can say."""
+    return ModelError(
+        "a layer of this model has no gradient per example",
+        because="it is unused or cut off from the loss, or its input is not one row per example",
+        fix="use another model; windowed attention cannot be trained this way",
+    )
 
 
 def flat_rows(sample: torch.Tensor) -> torch.Tensor:

@@ -14,7 +14,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,6 +37,7 @@ from dpsweep.trainables.gradients.layer_gradients import (
     flat_rows,
     full_chunks,
     mean_over_views,
+    no_gradient,
     refuse_overwritten,
     use_of,
 )
@@ -173,14 +175,19 @@ class OpacusEngine:
         Raises:
             ModelError: A layer cannot have gradients per example.
         """
-        self._uses = tried = Tried(len(x))
+        tried = Tried(len(x))
+        with self._noting(tried), torch.enable_grad():
+            self._forward(x)
+        tried.refuse_others(self._parameters)
+
+    @contextmanager
+    def _noting(self, uses: list[LayerUse] | Tried) -> Iterator[None]:
+        """Note there, for a forward pass, which layers are called."""
+        self._uses = uses
         try:
-            with torch.enable_grad():
-                self._forward(x)
+            yield
         finally:
             self._uses = None
-        if not tried.suited.issuperset(self._parameters):
-            raise _no_gradient()
 
     def _samples(self, x: torch.Tensor, y: torch.Tensor) -> Sequence[Sample]:
         """Return what is clipped of each example, as ``_per_example_gradients`` does."""
@@ -191,11 +198,8 @@ class OpacusEngine:
     def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[Sample]:
         """Return each parameter's gradients, (chunk, number of weights) or as products."""
         uses: list[LayerUse] = []
-        self._uses = uses
-        try:
+        with self._noting(uses):
             loss = self._loss(self._forward(x), y)
-        finally:
-            self._uses = None
         refuse_overwritten(uses)
         # Asking for the gradients of outputs alone, autograd forms none of a weight on its own.
         gradients = torch.autograd.grad(loss, [use.output for use in uses], allow_unused=True)
@@ -215,7 +219,7 @@ class OpacusEngine:
         ordered = []
         for parameter in self._parameters:
             if parameter not in samples or len(samples[parameter]) != len(x):
-                raise _no_gradient()
+                raise no_gradient()
             sample = samples.pop(parameter)
             ordered.append(flat_rows(sample) if isinstance(sample, torch.Tensor) else sample)
         return ordered
@@ -241,7 +245,7 @@ class OpacusEngine:
             return self._uses.note(layer, output)
         versions = [tensor._version for tensor in tensors]
         if not output.requires_grad:
-            raise _no_gradient()
+            raise no_gradient()
         self._uses.append(use_of(layer, [t.detach() for t in tensors], versions, output))
         return None
 
@@ -256,14 +260,6 @@ class OpacusEngine:
             chunk=self._physical,
             failure="Opacus cannot compute per-example gradients of this model",
         )
-
-
-def _no_gradient() -> ModelError:
-    return ModelError(
-        "a layer of this model has no gradient per example",
-        because="it is unused, or its input is not one row per example",
-        fix="use another model; windowed attention cannot be trained this way",
-    )
 
 
 def _both(first: Sample, second: Sample) -> torch.Tensor:

@@ -14,7 +14,8 @@ Guarantees:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,7 @@ from dpsweep.trainables.gradients.layer_gradients import (
     flat_rows,
     full_chunks,
     mean_over_views,
+    no_gradient,
     refuse_overwritten,
     use_of,
 )
@@ -139,16 +141,20 @@ class SparseEngine:
         Raises:
             ModelError: A layer cannot have gradients per example.
         """
-        self._uses = tried = Tried(len(x))
+        tried = Tried(len(x))
+        with self._noting(tried), torch.enable_grad():
+            self._forward(x)
+        tried.refuse_others([*(mask.layer.weight for mask in self._masks), *self._parameters])
+
+    @contextmanager
+    def _noting(self, uses: list[LayerUse] | Tried) -> Iterator[None]:
+        """Note there, for a forward pass, which layers are called."""
+        self._uses = uses
         try:
-            with torch.enable_grad():
-                self._forward(x)
+            yield
         finally:
             self._uses = None
             self._entered.clear()
-        trained = [*(mask.layer.weight for mask in self._masks), *self._parameters]
-        if not tried.suited.issuperset(trained):
-            raise _no_gradient()
 
     def _samples(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         """Return what is clipped of each example, as ``_per_example_gradients`` does."""
@@ -159,16 +165,11 @@ class SparseEngine:
     def _per_example_gradients(self, x: torch.Tensor, y: torch.Tensor) -> list[torch.Tensor]:
         """Return the gradients of masks, then parameters: (chunk, number of weights) each."""
         uses: list[LayerUse] = []
-        self._uses = uses
-        try:
-            with torch.enable_grad():
-                loss = self._loss(self._forward(x), y)
-        finally:
-            self._uses = None
-            self._entered.clear()
+        with self._noting(uses), torch.enable_grad():
+            loss = self._loss(self._forward(x), y)
         refuse_overwritten(uses)
         if not uses or not loss.requires_grad:
-            raise _no_gradient()
+            raise no_gradient()
         # Asking for the gradients of outputs alone, autograd forms none of a weight on its own.
         gradients = list(torch.autograd.grad(loss, [u.output for u in uses], allow_unused=True))
         samples: dict[object, torch.Tensor] = {}
@@ -183,7 +184,7 @@ class SparseEngine:
         ordered = []
         for key in (*self._masks, *self._parameters):
             if key not in samples or len(samples[key]) != len(x):
-                raise _no_gradient()
+                raise no_gradient()
             ordered.append(flat_rows(samples.pop(key)))
         return ordered
 
@@ -218,7 +219,7 @@ class SparseEngine:
         if isinstance(self._uses, Tried):
             return self._uses.note(layer, output)
         if not output.requires_grad:
-            raise _no_gradient()
+            raise no_gradient()
         self._uses.append(use_of(layer, *entered, output))
         return None
 
@@ -270,14 +271,6 @@ class SparseEngine:
                 parameter.requires_grad_(weights[parameter] is None)
         order = [*(mask.layer.weight for mask in self._masks), *self._parameters]
         return [sums[parameter] for parameter in order]
-
-
-def _no_gradient() -> ModelError:
-    return ModelError(
-        "a layer of this model has no gradient per example",
-        because="it is unused or cut off from the loss, or its input is not one row per example",
-        fix="use another model; windowed attention cannot be trained this way",
-    )
 
 
 def _rules(model: nn.Module, masks: Sequence[MaskedWeight]) -> dict[nn.Module, LayerRule]:
