@@ -162,7 +162,7 @@ class ExistingTarget(ClusterTarget):
     def _await_room(self) -> None:
         """Give an autoscaler ``cluster.wait_minutes`` to bring nodes with room for each share.
 
-        Those that are there then have to do, if each share has one of ``cluster.wait_nodes``.
+        Fewer than ``cluster.wait_nodes`` have to do then, if each share has a node.
         """
         shares = self.resources.shares
 

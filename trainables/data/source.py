@@ -46,9 +46,9 @@ class TextInfo:
 PartName = Literal["private", "public", "validation", "test"]
 PARTS: tuple[PartName, ...] = ("private", "public", "validation", "test")
 
-#: Inputs and labels. Inputs of many images are ``kept.pixels.Pixels``, which index as arrays do.
 #: Own part -> names of its folder, or of its arrays; of several that are there the first counts.
 OWN_PARTS = {"validation": ("val", "validation"), "test": ("test",)}
+#: Inputs and labels. Inputs of many images are ``kept.pixels.Pixels``, which index as arrays do.
 #: From ``Source.records`` they may be ``Unprepared``, of which ``whole`` makes an array.
 Arrays = tuple[np.ndarray, np.ndarray]
 

@@ -26,12 +26,12 @@ Guarantees:
     nothing. Not covered: kernels that round a row otherwise at another place among as many rows.
     On one x86 CPU none was found, to the last bit, for linear heads, tanh_cnn, small_resnet and
     ResNet-18 (``tests/unit/trainables/gradients/test_large_sums.py``), nor for the biases of a
-    vision transformer. In MLPs of odd widths (70-71-33-3, AMD EPYC) an example's gradient moves by
-    up to 1.3e-7 of its norm from a place to the next, that by biases alone as well. And where a
-    network has parameters of its own outside of layers, as a vision transformer that trains whole,
-    ``torch.func`` differentiates it as a whole, and an example's gradient moves by about 1e-6 C
-    with its place. In bfloat16 such a kernel may move a gradient by parts of 2^-8, so engines look
-    for one before the first batch, and refuse it
+    vision transformer. In MLPs of odd widths (70-71-33-3, by hand on an AMD EPYC) an example's
+    gradient moves by up to 1.3e-7 of its norm from a place to the next, that by biases alone as
+    well. And where a network has parameters of its own outside of layers, as a vision transformer
+    that trains whole, ``torch.func`` differentiates it as a whole, and an example's gradient moves
+    by about 1e-6 C with its place. In bfloat16 such a kernel may move a gradient by parts of 2^-8,
+    so engines look for one before the first batch, and refuse it
     (``dpsweep.trainables.devices.places``). On H200s the biases of a vision transformer moved by
     1e-7, now and then: with torch 2.15 in float32, with 2.11 in bfloat16, in which products over
     positions are refused on CUDA since; with 2.15 the sparse engine's sums by 2e-8, in two of four

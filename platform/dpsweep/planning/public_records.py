@@ -27,13 +27,13 @@ from dpsweep.trainables.data.raw.preparation import ImageRecords
 from dpsweep.trainables.data.source import whole
 from dpsweep.trainables.data.sources import open_source
 from dpsweep.trainables.hooks import ChecksRecords
+from dpsweep.trainables.outside import asked
 
 if TYPE_CHECKING:
     from dpsweep.spec.data.section import DataSpec
     from dpsweep.spec.study import SweepSpec
     from dpsweep.trainables.data.dataset import DatasetInfo
     from dpsweep.trainables.method import Method
-from dpsweep.trainables.outside import asked
 
 #: A share of copies from which on two sets of records are taken for the same.
 SAME = 0.5

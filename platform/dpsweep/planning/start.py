@@ -28,6 +28,7 @@ from dpsweep.trainables.hooks import (
     TrainsSome,
     may_start,
 )
+from dpsweep.trainables.outside import asked
 
 if TYPE_CHECKING:
     from dpsweep.planning.admission import Admission
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from dpsweep.study.trial import TrialTask
     from dpsweep.trainables.data.dataset import DatasetInfo
     from dpsweep.trainables.method import Method
-from dpsweep.trainables.outside import asked
 
 
 def start_problems(
