@@ -25,7 +25,7 @@ _WARNING_S = 120
 _END = "END_OF_SPEC"
 _SCRIPT = r"""
 set -u
-state="$studies/$SLURM_JOB_ID"  # of this job alone: another one of the study must not end it
+state="$jobs/$SLURM_JOB_ID"  # of this job alone: another one of the study must not end it
 mkdir -p "$state" && chmod 700 "$state" || exit 2
 rm -f "$state"/driver.pid "$state"/code
 cat > "$state/sweep.yaml" <<'@END@'
@@ -145,7 +145,7 @@ def _header(spec: SweepSpec, settings: SlurmSpec, nodes: Nodes) -> str:
     lines = [f"#SBATCH --{key}={value}" for key, value in options.items() if value is not None]
     lines += ["#SBATCH --exclusive", "#SBATCH --requeue"]
     variables = {
-        "studies": f"{settings.state or spec.storage.path.rstrip('/') + '/.slurm'}/{spec.name}",
+        "jobs": f"{settings.state or spec.storage.path.rstrip('/') + '/.slurm'}/{spec.name}",
         "port": settings.port,
         "nodes": nodes.number,
         "cpus": nodes.cpus,

@@ -31,7 +31,6 @@ from dpsweep.tracking.mlflow_models import (
 )
 from dpsweep.tracking.mlflow_reach import CREDENTIALS, quiet, refusal, refuse_unreachable
 from dpsweep.tracking.mlflow_runs import (
-    DOWNGRADED,
     RunWriter,
     StudyRuns,
     renamed_experiment,
@@ -301,11 +300,11 @@ class MLflowTracker:
                 self._writer.write(run_id, of, update, refused)
                 if update.status is not None:
                     self._client.set_terminated(run_id, update.status, update.end_ms)
-        if DOWNGRADED in update.tags and update.trial is not None:
+        if "dp.downgraded" in update.tags and update.trial is not None:
             # Of a deleted run, too, which takes no tags: its models may be registered.
             for each in self._runs_of(update.trial, state):
                 with self._refused(of, refused):
-                    refused += self._models.give_up_claim(each, update.tags[DOWNGRADED])
+                    refused += self._models.give_up_claim(each, update.tags["dp.downgraded"])
 
     @contextmanager
     def _refused(self, of: str, refused: list[str]) -> Iterator[None]:

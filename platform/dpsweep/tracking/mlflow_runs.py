@@ -26,8 +26,6 @@ _METRICS_PER_BATCH = 900
 _PAIRS_PER_BATCH = 100
 _MAX_PARAM = 6000
 _PARENT = "mlflow.parentRunId"
-#: Tag of a run whose study lost its claim.
-DOWNGRADED = "dp.downgraded"
 _ACTIVE, _ALL = "active", 3  # LifecycleStage.ACTIVE and ViewType.ALL of MLflow
 
 
@@ -83,7 +81,7 @@ def runs_of_study(
                 continue
             all_runs.others.setdefault(trial, []).append(run_id)
             if run.info.lifecycle_stage == _ACTIVE:
-                if DOWNGRADED not in tags:
+                if "dp.downgraded" not in tags:
                     all_runs.claiming[run_id] = trial
             elif trial is not None and parent and tags.get(_PARENT, parent) == parent:
                 all_runs.barred.add(trial)
