@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 import numpy as np
@@ -94,9 +94,29 @@ class LongTPE(optuna.samplers.TPESampler):
         trials = study.get_trials(deepcopy=False, states=ended)
         if len(trials) <= LONG or len(study.directions) > 1:
             return study
-        shown = optuna.create_study(direction=study.direction)
-        shown.add_trials(thinned(trials, study.direction))
-        return shown
+        shown = _Excerpt(thinned(trials, study.direction))
+        return optuna.create_study(storage=shown, direction=study.direction)
+
+
+class _Excerpt(optuna.storages.InMemoryStorage):
+    """Some trials of another study, to be read; they are not copied, which takes longer than TPE.
+
+    Args:
+        trials: Of the one study that will be in it, whatever their numbers.
+    """
+
+    def __init__(self, trials: Sequence[FrozenTrial]) -> None:
+        super().__init__()
+        self._trials = trials
+
+    def get_all_trials(
+        self,
+        study_id: int,
+        deepcopy: bool = True,
+        states: Container[TrialState] | None = None,
+    ) -> list[FrozenTrial]:
+        """Return the trials that have one of these states."""
+        return [trial for trial in self._trials if states is None or trial.state in states]
 
 
 def thinned(

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import optuna
+from optuna.trial import FrozenTrial
 from optuna.trial import TrialState as OptunaState
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
@@ -172,32 +173,21 @@ def _patient(name: str) -> Callable[..., Any]:
     return wrapper
 
 
-#: What the cache in front of a storage calls besides the methods that every storage has.
-_OF_THE_CACHE = (
-    "_get_best_trial_id",
-    "_get_trials",
-    "_set_trial_param",
-    "get_trial_id_from_study_id_trial_number",
-)
-
-
 class PatientStorage(optuna.storages.RDBStorage):
     """Optuna's storage in a database that may restart meanwhile.
 
     A call whose answer was lost is made again; nobody else writes to the study.
     """
 
-    def _create_new_trial(
-        self, study_id: int, template_trial: optuna.trial.FrozenTrial | None = None
-    ) -> optuna.trial.FrozenTrial:
+    def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """Create one trial, also where it takes several calls."""
-        make = super()._create_new_trial
+        make = super().create_new_trial
         before = _while_away(lambda is_again: self._num_trials(study_id))
 
-        def call(is_again: bool) -> optuna.trial.FrozenTrial:
+        def call(is_again: bool) -> int:
             if is_again and self._num_trials(study_id) > before:
-                trials: list[optuna.trial.FrozenTrial] = self.get_all_trials(study_id)
-                return trials[before]
+                trials: list[FrozenTrial] = self.get_all_trials(study_id)
+                return trials[before]._trial_id
             return make(study_id, template_trial)
 
         return _while_away(call)
@@ -208,7 +198,7 @@ class PatientStorage(optuna.storages.RDBStorage):
             return int(connection.execute(count, {"study": study_id}).scalar_one())
 
 
-for _name in (*sorted(optuna.storages.BaseStorage.__abstractmethods__), *_OF_THE_CACHE):
+for _name in sorted(optuna.storages.BaseStorage.__abstractmethods__ - vars(PatientStorage).keys()):
     setattr(PatientStorage, _name, _patient(_name))
 
 

@@ -16,6 +16,7 @@ from functools import cached_property
 from typing import Any, Literal
 
 import optuna
+from optuna.study import StudyDirection
 from optuna.trial import TrialState as OptunaState
 
 from dpsweep.foundation.database_path import LogPath
@@ -30,6 +31,7 @@ from dpsweep.search.optuna_file import (
     difference,
     place_of,
 )
+from dpsweep.search.write_through import WriteThroughStorage
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import terms
 from dpsweep.spec.study import SweepSpec
@@ -123,6 +125,7 @@ class Suggestions:
         logging.getLogger("alembic").setLevel(logging.ERROR)
         self._spec, self._space = spec, space
         self._place: OptunaPlace | None = None if path is None else place_of(path)
+        self._storage: WriteThroughStorage | None = None
         self._accounting = accounting or (lambda: spec.privacy.accounting)
         self.objectives = spec.search.objectives or (spec.search.metric,)
         self._is_single = len(self.objectives) == 1
@@ -175,10 +178,14 @@ class Suggestions:
     def _create(self) -> optuna.Study:
         score = "maximize" if self._spec.search.mode == "max" else "minimize"
         directions = {EPSILON: "minimize", self._spec.search.metric: score}
+        wanted = [directions[name] for name in self.objectives]
+        if self._place is not None:
+            kinds = [StudyDirection[direction.upper()] for direction in wanted]
+            self._storage = WriteThroughStorage(self._place.storage(), self._spec.name, kinds)
         return optuna.create_study(
-            storage=None if self._place is None else self._place.storage(),
+            storage=self._storage,
             study_name=self._spec.name,
-            directions=[directions[name] for name in self.objectives],
+            directions=wanted,
             load_if_exists=True,
         )
 
@@ -285,7 +292,10 @@ class Suggestions:
                 trial = _reopened(self._study, trials[left[0]])
             self._handed_out.add(trial.number)
             self._live[trial.number] = trial
-            return trial.number, self._space.suggest(trial)
+            config = self._space.suggest(trial)
+            if self._storage is not None:
+                self._storage.write()
+            return trial.number, config
 
     def keep(self) -> None:
         """Let what was told reach the disk; before that a power cut may damage the file."""

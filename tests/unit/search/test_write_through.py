@@ -1,0 +1,145 @@
+"""Optuna's study in memory says what its file says, which is written to and not asked again."""
+
+import optuna
+import pytest
+from optuna.exceptions import StorageInternalError
+from whole_studies import make_spec
+
+from dpsweep.foundation.errors import SweepError
+from dpsweep.search import built_in
+from dpsweep.search.suggestions import Suggestions
+from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.spec.study import SweepSpec
+
+
+def make(tmp_path, sampler="tpe", **search):
+    raw = make_spec(tmp_path, "through", tracking={"uri": None})
+    raw["search"] |= {"sampler": sampler, **search}
+    spec = SweepSpec(**raw)
+    return spec, SearchSpace.from_spec(spec.space)
+
+
+def stored(path):
+    study = optuna.load_study(study_name="through", storage=f"sqlite:///{path}")
+    return study.user_attrs, shown(study)
+
+
+def shown(study):
+    return [
+        (t.number, t.state, t.params, t.distributions, t.values, t.intermediate_values,
+         t.user_attrs, t.system_attrs)
+        for t in study.get_trials()
+    ]  # fmt: skip
+
+
+GRID = {"method": "dp_sgd", "optim.lr": {"choice": [0.5, 1.0, 2.0]},
+        "noise.shape": {"choice": ["constant", "cosine"]}}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("sampler", "changes"),
+    [
+        ("tpe", {}),
+        ("tpe", {"points_to_evaluate": [{"optim.lr": 1.0}, {"noise.shape": "cosine"}]}),
+        ("grid", {"space": GRID}),
+    ],
+    ids=["tpe", "points", "grid"],
+)
+def test_the_file_says_what_memory_says_after_each_change(tmp_path, sampler, changes):
+    spec, space = make(tmp_path, sampler, **changes)
+    path = tmp_path / "optuna.db"
+    search = Suggestions(spec, space, path=path)
+
+    def check():
+        assert stored(path) == (search._study.user_attrs, shown(search._study))
+
+    check()
+    for outcome in ("finished", "pruned", "failed", "finished"):
+        number, config = search.ask()
+        check()
+        search.report(number, 5, config["optim.lr"])
+        check()
+        search.tell(number, outcome, [0.5] if outcome == "finished" else None, epsilon=1.25)
+        check()
+    number, _ = search.ask()
+    search.refuse(number, "too dear")
+    check()
+    again = Suggestions(spec, space, path=path)
+    assert shown(again._study) == shown(search._study)
+
+
+def test_the_file_is_read_once_and_a_trial_written_at_once(tmp_path, monkeypatch):
+    spec, space = make(tmp_path)
+    calls = []
+    for name in ("get_all_trials", "get_trial", "_get_trials", "create_new_trial",
+                 "set_trial_param"):  # fmt: skip
+        call = getattr(optuna.storages.RDBStorage, name)
+
+        def counted(*arguments, name=name, call=call, **options):
+            calls.append(name)
+            return call(*arguments, **options)
+
+        monkeypatch.setattr(optuna.storages.RDBStorage, name, counted)
+    search = Suggestions(spec, space, path=tmp_path / "optuna.db")
+    assert "get_all_trials" in calls
+    calls.clear()
+    for _ in range(12):  # beyond the random trials that TPE begins with
+        number, config = search.ask()
+        search.tell(number, "finished", [config["optim.lr"]], epsilon=1.0)
+    assert calls == ["create_new_trial"] * 12
+
+
+def test_of_a_trial_that_is_not_all_drawn_the_file_has_nothing(tmp_path, monkeypatch):
+    spec, space = make(tmp_path)
+    path = tmp_path / "optuna.db"
+    search = Suggestions(spec, space, path=path)
+    assert search.ask()[0] == 0
+
+    def die(space, trial):
+        trial.suggest_float("optim.lr", 0.1, 8, log=True)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SearchSpace, "suggest", die)
+        with pytest.raises(KeyboardInterrupt):
+            search.ask()
+    assert len(stored(path)[1]) == 1
+    again = Suggestions(spec, space, path=path)
+    assert len(again._study.trials) == 1
+    assert [again.ask()[0] for _ in range(2)] == [0, 1]
+
+
+def test_what_is_not_written_is_not_believed(tmp_path, monkeypatch):
+    """An end that the file does not take is no end in memory, either."""
+    spec, space = make(tmp_path)
+    search = Suggestions(spec, space, path=tmp_path / "optuna.db")
+    number, _ = search.ask()
+
+    def refuse(*arguments, **options):
+        raise StorageInternalError("full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.storages.RDBStorage, "set_trial_state_values", refuse)
+        with pytest.raises(SweepError, match="cannot be used: full"):
+            search.tell(number, "finished", [0.5])
+    assert [t.state.name for t in search._study.get_trials()] == ["RUNNING"]
+
+
+def test_an_excerpt_of_a_long_history_is_what_copies_of_its_trials_are(monkeypatch):
+    monkeypatch.setattr(built_in, "LONG", 40)
+    monkeypatch.setattr(built_in, "KEPT", 30)
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=1))
+    study.optimize(lambda trial: -abs(trial.suggest_float("x", 0, 1) - 0.3), n_trials=60)
+    copies = optuna.create_study(direction="maximize")
+    copies.add_trials(built_in.thinned(study.get_trials(), study.direction))
+    asked = {}
+    for name, of, sampler in (
+        ("excerpt", study, built_in.LongTPE(7)),
+        ("copies", copies, optuna.samplers.TPESampler(seed=7, multivariate=False)),
+    ):
+        of.sampler = sampler
+        asked[name] = of.ask().suggest_float("x", 0, 1)
+    assert asked["excerpt"] == asked["copies"]
+    whole = optuna.samplers.TPESampler(seed=7, multivariate=False)
+    study.sampler = whole
+    assert study.ask().suggest_float("x", 0, 1) != asked["excerpt"]
