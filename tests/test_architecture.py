@@ -28,6 +28,7 @@ HEAVY = {"torch", "ray", "mlflow", "optuna", "timm", "opacus"}
 STRUCTURE = ROOT / "docs" / "structure.md"
 DOORS = {
     "mlflow": {
+        "dpsweep.cli.ui_door",
         "dpsweep.tracking.mlflow",
         "dpsweep.tracking.mlflow_database",
         "dpsweep.tracking.mlflow_models",

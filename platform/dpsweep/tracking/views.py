@@ -103,7 +103,7 @@ def trials_filter(state: TrackingState) -> str:
     return f"tags.`dpsweep.study_id` = '{state.study_id}' AND tags.`dpsweep.trial` != ''"
 
 
-def addresses(server: str, state: TrackingState) -> dict[str, str]:
+def addresses(server: str, state: TrackingState, query: str = "") -> dict[str, str]:
     """Return where MLflow's UI shows a study: ``trials``, ``charts`` and ``study``.
 
     Empty for a study that has no run there yet. Whoever opens them logs in as themselves.
@@ -111,12 +111,13 @@ def addresses(server: str, state: TrackingState) -> dict[str, str]:
     Args:
         server: Address of the UI.
         state: Of the tracker.
+        query: What stands before the ``#``, with its question mark.
     """
     server = re.sub(r"(://)[^/\s@]*@", r"\1", server)
     experiment = state.store.rpartition("#")[2]
     if state.parent_run_id is None or not experiment:
         return {}
-    page = f"{server.rstrip('/')}/#/experiments/{experiment}/runs"
+    page = f"{server.rstrip('/')}/{query}#/experiments/{experiment}/runs"
     trials = f"{page}?{_TRAINING}&viewStateShareKey={view_key(state)}"
     return {
         "trials": trials,

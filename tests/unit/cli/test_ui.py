@@ -1,5 +1,6 @@
 """The verb ui: where a study's pages are, and a server whose talk nobody needs."""
 
+import re
 import signal
 import socket
 import time
@@ -55,18 +56,40 @@ def test_a_local_server_is_quiet_unless_it_fails(study, tmp_path, monkeypatch):
     study(uri, store=f"{uri}#7", parent_run_id="p")
     program = tmp_path / "server"
     monkeypatch.setattr(machine.sys, "executable", str(program))
+    tokens = set()
     for code in (0, 3):
         program.write_text(
-            f"#!/bin/sh\necho 'INFO talk'\necho \"$@\" > {tmp_path}/asked\nexit {code}\n"
+            f"#!/bin/sh\necho 'INFO talk'\necho \"$@\" > {tmp_path}/asked\n"
+            f"echo $DPSWEEP_UI_TOKEN > {tmp_path}/token\nexit {code}\n"
         )
         program.chmod(0o755)
         done = cli_here("ui", "digits", "--port", 5999)
         assert done.returncode == code
         assert ("INFO talk" in done.stderr) == (code != 0)
         assert "MLflow UI on http://127.0.0.1:5999" in done.stderr
-        assert f"http://127.0.0.1:5999{RUNS}?workflowType=machine_learning" in done.stdout
+        token = Path(tmp_path / "token").read_text().strip()
+        assert len(token) >= 40
+        page = f"http://127.0.0.1:5999/?token={token}{RUNS.removeprefix('/')}"
+        assert f"{page}?workflowType=machine_learning" in done.stdout
+        tokens.add(token)
+    assert len(tokens) == 2  # each launch has its own
     asked = Path(tmp_path / "asked").read_text()
     assert f"--backend-store-uri {uri} --host 127.0.0.1 --port 5999" in asked
+    assert "--app-name dpsweep" in asked
+    assert token not in asked  # others can read command lines
+
+
+@pytest.mark.parametrize(
+    ("host", "is_open"),
+    [("127.0.0.1", False), ("127.8.0.1", False), ("localhost", False), ("0.0.0.0", True)],
+)
+def test_an_address_that_others_reach_has_a_warning(study, tmp_path, monkeypatch, host, is_open):
+    (tmp_path / "mlflow.db").touch()
+    study(f"sqlite:///{tmp_path}/mlflow.db")
+    monkeypatch.setattr(machine.sys, "executable", "/bin/true")
+    done = cli_here("ui", "digits", "--port", 0, "--host", host)
+    assert re.fullmatch(rf"ui: +http://{re.escape(host)}:0/\?token=[\w-]{{40,}}\n", done.stdout)
+    assert ("whoever has an address with its token" in done.stderr) == is_open
 
 
 def test_a_port_that_is_taken_is_named_before_any_address(study, tmp_path):

@@ -193,6 +193,12 @@ def test_addresses_hold_no_password_and_need_a_run() -> None:
     assert addresses("http://host", TrackingState()) == {}
 
 
+def test_a_query_stands_before_the_fragment() -> None:
+    shown = addresses("http://127.0.0.1:5000", state_of(), "?token=t")
+    for address in shown.values():
+        assert address.startswith("http://127.0.0.1:5000/?token=t#/experiments/7/runs")
+
+
 def test_links_come_below_the_heading_of_the_card_and_replace_older_ones() -> None:
     state = state_of(best_trial=3, run_ids={3: "r3", 4: "r4"}, model_uris={3: "models:/m-1"})
     card = "## Privacy card: digits\n\n> **A claim.**\n"

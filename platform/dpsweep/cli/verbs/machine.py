@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import secrets
 import signal
 import socket
 import sys
 from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from ipaddress import ip_address
 from pathlib import Path
 from types import FrameType
 from typing import Annotated
@@ -19,6 +21,7 @@ from dpsweep.cli.base import Output, Root, say
 from dpsweep.cli.completion import study_names
 from dpsweep.cli.doctor import diagnose, feature_stores, whole_gib
 from dpsweep.cli.output import Format, print_records
+from dpsweep.cli.ui_door import APP_NAME, TOKEN_VARIABLE
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.tracking import TrackingSpec, masked
@@ -38,7 +41,10 @@ def ui(
     host: Annotated[str, typer.Option()] = "127.0.0.1",
     port: Annotated[int, typer.Option()] = 5000,
 ) -> None:
-    """Open the MLflow UI on a study's tracking store, until Ctrl-C."""
+    """Open the MLflow UI on a study's tracking store, until Ctrl-C.
+
+    Its address has a token, which is new each time: nobody gets in without it.
+    """
     study = load_sweep(name, root=root) if name else None
     tracking = study.spec.tracking if study else TrackingSpec()
     if tracking.kind != "mlflow":
@@ -54,17 +60,32 @@ def ui(
     is_server = uri.startswith(("http://", "https://"))
     server = uri if is_server else f"http://{host}:{port}"
     state = TrackingState.load(study.files.tracking) if study else TrackingState()
-    shown = addresses(server, state)
+    token = "" if is_server else secrets.token_urlsafe(32)
+    query = "" if is_server else f"?token={token}"
+    shown = addresses(server, state, query)
+    if not (is_server or shown):
+        shown = {"ui": f"{server}/{query}"}
     if not is_server:
         _refuse_taken(host, port)
         say(f"MLflow UI on {server} in some seconds (Ctrl-C ends it)")
+        if not _is_loopback(host):
+            say(
+                "warning: others reach it too, in plain http; whoever has an address with its "
+                "token can read and change what you can"
+            )
     elif not shown:
         print(masked(uri))
     for page, address in shown.items():
         print(f"{page + ':':8}{address}", flush=True)
     if is_server:
         return
-    raise typer.Exit(_serve(uri, host, port))
+    raise typer.Exit(_serve(uri, host, port, token))
+
+
+def _is_loopback(host: str) -> bool:
+    with suppress(ValueError):
+        return ip_address(host).is_loopback
+    return host == "localhost"
 
 
 def _refuse_taken(host: str, port: int) -> None:
@@ -82,15 +103,17 @@ def _refuse_taken(host: str, port: int) -> None:
             ) from None
 
 
-def _serve(uri: str, host: str, port: int) -> int:
-    """Run MLflow's server until it ends; its talk is shown only if it fails.
+def _serve(uri: str, host: str, port: int, token: str) -> int:
+    """Run MLflow's server until it ends, behind a door; its talk is shown only if it fails.
 
-    It ends with this process, whichever signal that is sent, but for SIGKILL.
+    The token is in the environment, as others can read command lines. The server ends with this
+    process, whichever signal that is sent, but for SIGKILL.
     """
     import subprocess
 
     command = [sys.executable, "-W", "ignore", "-m", "mlflow", "ui", "--backend-store-uri", uri]
     command += ["--host", host, "--port", str(port), "--workers", "1"]
+    command += ["--app-name", APP_NAME]
     settings = {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
     with (
         _leaving(),
@@ -99,7 +122,7 @@ def _serve(uri: str, host: str, port: int) -> int:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**settings, **os.environ},
+            env={**settings, **os.environ, TOKEN_VARIABLE: token},
             start_new_session=True,
         ) as process,
     ):
