@@ -37,10 +37,10 @@ PATIENCE_S = 5.0
 def place() -> Path:
     """Return where the directories are: short, as the length of a socket's path is limited.
 
-    ``RAY_TMPDIR`` says it, as it does to Ray itself.
+    ``RAY_TMPDIR`` says it, as it does to Ray itself. Links on the way are resolved.
     """
     root = Path(os.environ.get("RAY_TMPDIR") or "/tmp")
-    return root if root.is_dir() else Path(tempfile.gettempdir())
+    return (root if root.is_dir() else Path(tempfile.gettempdir())).resolve()
 
 
 @contextmanager
@@ -48,10 +48,16 @@ def private_directory() -> Iterator[Path]:
     """Give a directory of mode 0700 and remove it, with all that was put into it.
 
     Guarantees:
-        Nobody but its owner can open what is below it, whatever the modes there. If this process
-        is killed, ``remove_left_behind`` removes it. Not covered: its owner, and root.
+        Nobody but its owner can open what is below it, whatever the modes there, or put another
+        directory in its place. If this process is killed, ``remove_left_behind`` removes it. Not
+        covered: its owner, and root.
+
+    Raises:
+        ResourceError: Somebody else could move it, by a directory above it.
     """
-    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=place()))
+    above = place()
+    _refuse_movable(above)
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=above))
     lock = FileLock(path / _STARTING, holder=str(path))
     try:
         os.rename(path / _STARTING, path / _LOCK)  # nobody finds it under this name and unlocked
@@ -79,13 +85,59 @@ def refuse_open(path: Path) -> None:
     """
     entry = path.lstat()
     mode = stat.S_IMODE(entry.st_mode)
-    if not stat.S_ISDIR(entry.st_mode) or entry.st_uid != os.geteuid() or mode != 0o700:
+    is_closed = mode & 0o777 == 0o700  # a set-group-ID bit comes from the directory above
+    if not stat.S_ISDIR(entry.st_mode) or entry.st_uid != os.geteuid() or not is_closed:
         raise ResourceError(
             f"{path} is not closed to other users",
             because=f"its mode is {mode:o} and its owner {entry.st_uid}; Ray keeps traces of every "
             "trial in it, which accounting select must keep secret",
             fix=f"let {path.parent} be on a file system that keeps modes",
         )
+
+
+def _refuse_movable(folder: Path) -> None:
+    """Refuse a folder in which, or above which, somebody else could rename what is ours.
+
+    Who may write to a directory without the sticky bit, or owns it, may. What is below a directory
+    of ours that nobody else can enter is out of reach. Not covered: another way there, as by a
+    bind mount.
+
+    Args:
+        folder: Without links on the way.
+    Raises:
+        ResourceError: With the directory.
+    """
+    own = os.geteuid()
+    for path in (*reversed(folder.parents), folder):
+        entry = path.stat()
+        mode = stat.S_IMODE(entry.st_mode)
+        if entry.st_uid == own and not mode & 0o077:
+            return
+        is_shared = mode & 0o022 and not mode & stat.S_ISVTX
+        if not is_shared and entry.st_uid in {0, own, _uid_of_unmapped()}:
+            continue
+        is_asked = bool(os.environ.get("RAY_TMPDIR"))
+        close = f"chmod go-w {path}, or " if is_shared and entry.st_uid == own else ""
+        raise ResourceError(
+            f"Ray's files are not safe from other users in {folder}",
+            because=f"whoever may write to {path} (mode {mode:o}, owner {entry.st_uid}) can put a "
+            "directory of theirs in the place of Ray's, which then follows their links",
+            fix=close
+            + ("unset RAY_TMPDIR" if is_asked else "set RAY_TMPDIR to a directory of your own"),
+        )
+
+
+def _uid_of_unmapped() -> int | None:
+    """Return whose every file seems to be that no user of this namespace owns, root's outside too.
+
+    Unprivileged Apptainer and Podman show the machine's ``/`` and ``/tmp`` so. Whose they are
+    cannot be said there; None where all users are mapped, as that id is then a user's.
+    """
+    with contextlib.suppress(OSError, ValueError):  # no /proc
+        first, _, length = Path("/proc/self/uid_map").read_text().split()[:3]
+        if (first, length) != ("0", str(2**32 - 1)):
+            return int(Path("/proc/sys/kernel/overflowuid").read_text())
+    return None
 
 
 def remove_left_behind(patience_s: float = 0.0) -> list[Path]:

@@ -3,10 +3,13 @@
 import os
 import shutil
 import signal
+import stat
 import subprocess
 import sys
 import textwrap
 import time
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -233,3 +236,118 @@ def test_it_lies_where_ray_is_told_to_write(tmp_path, monkeypatch):
     assert place() == tmp_path
     monkeypatch.setenv("RAY_TMPDIR", "")
     assert str(place()) == "/tmp"
+
+
+@pytest.fixture
+def shared(monkeypatch):
+    """Return a path whose directories have modes and owners of their own, as a test says."""
+    entries = {}
+    of_path = Path.stat
+
+    def stat_of(path, **options):
+        if path not in entries:
+            return of_path(path, **options)
+        mode, owner = entries[path]
+        return SimpleNamespace(st_mode=stat.S_IFDIR | mode, st_uid=owner)
+
+    monkeypatch.setattr(Path, "stat", stat_of)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(module, "_uid_of_unmapped", lambda: None)
+
+    def refuse(*modes_and_owners):
+        entries.clear()
+        path = Path("/")
+        for number, each in enumerate(modes_and_owners):
+            path = path / f"d{number}" if number else path
+            entries[path] = each
+        module._refuse_movable(path)
+
+    return refuse
+
+
+ROOT_DIR = (0o755, 0)
+
+
+@pytest.mark.parametrize(
+    "directories",
+    [
+        [ROOT_DIR, (0o1777, 0)],  # /tmp
+        [ROOT_DIR, ROOT_DIR, (0o700, 1000)],  # a home
+        [ROOT_DIR, ROOT_DIR, (0o755, 1000), (0o755, 1000)],
+        [ROOT_DIR, (0o1777, 0), (0o700, 1000)],  # pytest's
+        [ROOT_DIR, (0o1777, 0), (0o755, 1000)],  # /scratch/me
+        [ROOT_DIR, (0o3775, 0), (0o2755, 1000)],
+        [ROOT_DIR, (0o700, 1000), (0o775, 1000)],  # nobody else gets there
+        [ROOT_DIR, (0o700, 1000), (0o777, 1001)],
+    ],
+)
+def test_it_lies_where_nobody_can_move_it(shared, directories):
+    shared(*directories)
+
+
+@pytest.mark.parametrize(
+    ("directories", "at_fault"),
+    [
+        ([ROOT_DIR, (0o777, 0)], "/d1 (mode 777, owner 0)"),
+        ([ROOT_DIR, (0o1777, 0), (0o777, 1000)], "/d1/d2 (mode 777, owner 1000)"),
+        ([ROOT_DIR, (0o2775, 1000)], "/d1 (mode 2775, owner 1000)"),
+        ([ROOT_DIR, (0o2770, 1000)], "/d1 (mode 2770, owner 1000)"),
+        ([ROOT_DIR, (0o702, 1000)], "/d1 (mode 702, owner 1000)"),
+        ([ROOT_DIR, (0o777, 0), (0o755, 1000)], "/d1 (mode 777, owner 0)"),  # above it
+        ([ROOT_DIR, (0o777, 0), (0o700, 1000)], "/d1 (mode 777, owner 0)"),
+        ([ROOT_DIR, (0o1777, 1001), (0o755, 1000)], "/d1 (mode 1777, owner 1001)"),
+        ([ROOT_DIR, (0o755, 1001), (0o755, 1000)], "/d1 (mode 755, owner 1001)"),
+        ([ROOT_DIR, (0o700, 0), (0o777, 0)], "/d1/d2 (mode 777, owner 0)"),
+        ([(0o755, 65534), (0o1777, 65534)], "/ (mode 755, owner 65534)"),
+    ],
+)
+def test_where_somebody_could_move_it_is_refused(shared, monkeypatch, directories, at_fault):
+    monkeypatch.setenv("RAY_TMPDIR", "/wherever")
+    with pytest.raises(ResourceError, match="not safe from other users") as error:
+        shared(*directories)
+    assert at_fault in error.value.because
+    assert "unset RAY_TMPDIR" in error.value.fix
+    monkeypatch.delenv("RAY_TMPDIR")
+    with pytest.raises(ResourceError) as error:
+        shared(*directories)
+    assert "set RAY_TMPDIR to" in error.value.fix
+    assert "unset" not in error.value.fix
+
+
+def test_a_container_that_does_not_map_root_has_its_directories(shared, monkeypatch):
+    monkeypatch.setattr(module, "_uid_of_unmapped", lambda: 65534)
+    shared((0o755, 65534), (0o1777, 65534))
+    with pytest.raises(ResourceError):
+        shared((0o755, 65534), (0o777, 65534))
+
+
+def test_none_is_made_where_somebody_could_move_it(root, monkeypatch):
+    inner = root / "inner"
+    inner.mkdir()
+    root.chmod(0o777)
+    monkeypatch.setattr(module, "place", lambda: inner)
+    # pytest's folder above is closed to others; the walk begins below it here.
+    monkeypatch.setattr(Path, "parents", property(lambda path: [path.parent]))
+    with pytest.raises(ResourceError, match="not safe"), private_directory():
+        pass
+    assert list(inner.iterdir()) == []
+
+
+def test_the_real_one_passes_here(monkeypatch):
+    monkeypatch.undo()
+    with private_directory() as path:
+        refuse_open(path)
+
+
+def test_links_on_the_way_are_resolved(tmp_path, monkeypatch):
+    monkeypatch.undo()
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / "link"))
+    assert place() == tmp_path / "real"
+
+
+def test_a_set_group_id_bit_opens_nothing():
+    with private_directory() as path:
+        path.chmod(0o2700)
+        refuse_open(path)
