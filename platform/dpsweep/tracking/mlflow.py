@@ -21,7 +21,7 @@ from dpsweep.spec.tracking import database_of, masked
 from dpsweep.study.model_graph import ModelGraph
 from dpsweep.tracking.base import StoreDamagedError, StoreRefusedError, TrackingRefusedError
 from dpsweep.tracking.drafts import RunUpdate
-from dpsweep.tracking.mlflow_database import begin_database, refuse_unwritable
+from dpsweep.tracking.mlflow_database import begin_database, files_beside, refuse_unwritable
 from dpsweep.tracking.mlflow_models import (
     DESCRIPTION,
     LoggedModels,
@@ -224,7 +224,7 @@ class MLflowTracker:
             location = None
             database = database_of(uri)
             if database is not None:  # beside the database, not in the current directory
-                location = (database.parent / "mlartifacts" / name).as_uri()
+                location = (files_beside(database) / name).as_uri()
             try:
                 return str(self._client.create_experiment(name, location, _EXPERIMENT_TAGS))
             except MlflowException:

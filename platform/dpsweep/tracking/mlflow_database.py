@@ -1,10 +1,16 @@
-"""MLflow's SQLite store before MLflow opens it: a new one is a copy of an empty one."""
+"""MLflow's SQLite store before MLflow opens it: a new one is a copy of an empty one.
+
+A new store holds specs and models, so it is closed to other users, the folder of its files too. In
+a folder that a group may write to, and nobody else, it is the group's as the umask says. One that
+is there keeps its modes.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sqlite3
+import stat
 import tempfile
 import uuid
 from importlib.metadata import version
@@ -31,10 +37,29 @@ def begin_database(uri: str) -> None:
     partial = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     with contextlib.suppress(OSError):
         try:
-            partial.write_bytes(kept("mlflow", f"{version('mlflow')}.db", _empty))
+            content = kept("mlflow", f"{version('mlflow')}.db", _empty)
+            mode = 0o660 if _is_of_a_group(path.parent) else 0o600
+            handle = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+            with os.fdopen(handle, "wb") as file:
+                file.write(content)
             os.link(partial, path)  # whole or not at all, and never in place of another
         finally:
             partial.unlink(missing_ok=True)
+
+
+def files_beside(database: Path) -> Path:
+    """Return the folder of a SQLite store's files, and make it, closed, if it is not there.
+
+    Where it cannot be made, MLflow says why, once it wants it.
+    """
+    folder = database.parent / "mlartifacts"
+    with contextlib.suppress(OSError):
+        folder.mkdir(0o770 if _is_of_a_group(database.parent) else 0o700)
+    return folder
+
+
+def _is_of_a_group(folder: Path) -> bool:
+    return folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) == stat.S_IWGRP
 
 
 def refuse_unwritable(uri: str) -> None:

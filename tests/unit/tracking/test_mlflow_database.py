@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 from mlflow import MlflowClient
 
-from dpsweep.tracking.mlflow_database import begin_database
+from dpsweep.tracking import mlflow_database as module
+from dpsweep.tracking.mlflow import MLflowTracker
+from dpsweep.tracking.mlflow_database import begin_database, files_beside
 from dpsweep.tracking.mlflow_reach import quiet
 
 
@@ -88,3 +90,39 @@ def test_where_it_cannot_be_put_mlflow_makes_its_own(tmp_path: Path, monkeypatch
     monkeypatch.setattr(os, "link", refuse)
     begin_database(f"sqlite:///{tmp_path}/mine.db")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("folder", "umask", "database", "files"),
+    [
+        (0o755, 0o022, 0o600, 0o700),
+        (0o755, 0o000, 0o600, 0o700),
+        (0o1777, 0o022, 0o600, 0o700),  # /tmp is nobody's team
+        (0o2775, 0o002, 0o660, 0o2770),
+        (0o770, 0o027, 0o640, 0o750),
+        (0o775, 0o077, 0o600, 0o700),
+    ],
+)
+def test_a_new_store_is_closed_to_others(
+    tmp_path: Path, monkeypatch, folder, umask, database, files
+) -> None:
+    monkeypatch.setattr(module, "_empty", lambda: b"empty")
+    tmp_path.chmod(folder)
+    path = tmp_path / "mine.db"
+    before = os.umask(umask)
+    try:
+        begin_database(f"sqlite:///{path}")
+        assert files_beside(path) == tmp_path / "mlartifacts"
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o7777 == database
+    assert (tmp_path / "mlartifacts").stat().st_mode & 0o7777 == files
+
+
+def test_the_modes_of_a_store_that_is_there_stay(tmp_path: Path) -> None:
+    paths = (tmp_path / "mine.db", tmp_path / "mlartifacts")
+    for name, modes in (("first", [0o600, 0o700]), ("second", [0o644, 0o755])):
+        MLflowTracker(f"sqlite:///{paths[0]}", name, tmp_path / f"{name}.json")
+        assert [path.stat().st_mode & 0o777 for path in paths] == modes
+        paths[0].chmod(0o644)
+        paths[1].chmod(0o755)
