@@ -110,6 +110,12 @@ class StudyError(BadInputError):
     """A study directory is missing, locked by another process, or belongs to another spec."""
 
 
+class DamagedStudyError(StudyError):
+    """Files of a study are damaged, lost or closed to this user; what was asked is no mistake."""
+
+    exit_code = 1
+
+
 class ModelError(BadInputError):
     """A network cannot be trained with per-example gradients as it is."""
 

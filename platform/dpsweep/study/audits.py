@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
-from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.errors import DamagedStudyError
 from dpsweep.foundation.file_paths import FilePath, matching
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
@@ -143,7 +143,7 @@ def read_audits(study: FilePath) -> list[AuditRecord]:
     """Return the records of a study's audits, by trial.
 
     Raises:
-        StudyError: A file is damaged.
+        DamagedStudyError: A file is damaged.
     """
     records = []
     for path in matching(study / FOLDER, "trial-*.json"):
@@ -151,7 +151,7 @@ def read_audits(study: FilePath) -> list[AuditRecord]:
             raw = read_checked_json(path.read_bytes(), known=())
             records.append(AuditRecord.from_dict(raw))
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise StudyError(
+            raise DamagedStudyError(
                 f"{path} is damaged: it is not the record that was written there",
                 fix="audit the trial again, which replaces it",
             ) from error

@@ -10,7 +10,7 @@ from typing import Any
 import yaml
 
 from dpsweep.foundation.database_path import DatabasePath, LogPath, check_server
-from dpsweep.foundation.errors import BadInputError, StudyError
+from dpsweep.foundation.errors import BadInputError, DamagedStudyError, StudyError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.logs import read_log
 from dpsweep.foundation.registry import did_you_mean
@@ -70,7 +70,7 @@ class StudyFiles:
         """Return an admitted trial.
 
         Raises:
-            StudyError: Its directory was deleted or damaged.
+            DamagedStudyError: Its directory was deleted or damaged.
         """
         path = self.trial(trial) / "trial.json"
         return read_task(path)
@@ -83,7 +83,7 @@ class StudyFiles:
         """Return the frozen spec as plain data, whatever version of this package wrote it.
 
         Raises:
-            StudyError: Its file is damaged, or closed to this user.
+            DamagedStudyError: Its file is damaged, lost, or closed to this user.
         """
         return _frozen(self.spec)
 
@@ -107,7 +107,7 @@ class StudyFiles:
         try:
             return cls(path.parent, path.name, check_server(str(database)))
         except BadInputError as error:
-            raise StudyError(
+            raise DamagedStudyError(
                 f"{spec} is damaged: storage.database: {error.message}", fix=_RESTORE
             ) from error
 
@@ -116,8 +116,8 @@ class StudyFiles:
         """Return an existing study.
 
         Raises:
-            StudyError: There is none of that name under ``root``, no study can have it, or its
-                files are closed to this user.
+            StudyError: There is none of that name under ``root``, or no study can have it.
+            DamagedStudyError: Its files are damaged, or closed to this user.
         """
         if re.fullmatch(NAME, name) is None:  # nor a way out of the folder of studies
             raise StudyError(
@@ -153,7 +153,7 @@ def _exists(path: FilePath) -> bool:
     """Say whether a file is there.
 
     Raises:
-        StudyError: Its folder is closed to this user.
+        DamagedStudyError: Its folder is closed to this user.
     """
     try:
         return path.exists()
@@ -161,8 +161,8 @@ def _exists(path: FilePath) -> bool:
         raise _closed(path, error) from error
 
 
-def _closed(path: FilePath, error: OSError) -> StudyError:
-    return StudyError(
+def _closed(path: FilePath, error: OSError) -> DamagedStudyError:
+    return DamagedStudyError(
         f"{path} cannot be read: {error.strerror}",
         fix="ask as the user whose study it is",
     )
@@ -179,7 +179,7 @@ def _frozen(path: FilePath) -> dict[str, Any]:
     except (OSError, ValueError, yaml.YAMLError):
         raw = None
     if not isinstance(raw, dict):
-        raise StudyError(
+        raise DamagedStudyError(
             f"{path} {problem}",
             because="what the study may claim is read from it",
             fix=_RESTORE,

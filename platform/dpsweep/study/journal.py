@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.errors import DamagedStudyError
 from dpsweep.study import events
 from dpsweep.study.trial import MOVING, Decision, TrialReport, TrialState, is_cut_short
 
@@ -162,14 +162,14 @@ def fold(records: Iterable[Mapping[str, Any]]) -> StudyView:
     """Return the state of a study from its journal; a repeated report changes nothing.
 
     Raises:
-        StudyError: A line is none that a version of dpsweep has written.
+        DamagedStudyError: A line is none that a version of dpsweep has written.
     """
     view = StudyView()
     for number, record in enumerate(records, start=1):
         try:
             fold_one(view, record)
         except (KeyError, ValueError, TypeError, AttributeError) as error:
-            raise StudyError(
+            raise DamagedStudyError(
                 f"journal.jsonl:{number}: no journal of dpsweep has such a line",
                 because=f"{type(error).__name__}: {error}",
                 fix="restore the file from a backup; it was edited",

@@ -10,7 +10,7 @@ from typing import Any
 
 from dpsweep.foundation.bucket_path import BucketPath, answers
 from dpsweep.foundation.database_path import is_database_address
-from dpsweep.foundation.errors import SpecError, StudyError, SweepError
+from dpsweep.foundation.errors import DamagedStudyError, SpecError, StudyError, SweepError
 from dpsweep.foundation.logs import Tail, is_locked, lock
 from dpsweep.foundation.postgres import answers as database_answers
 from dpsweep.spec.base import seen
@@ -157,12 +157,12 @@ def launched_spec(files: StudyFiles) -> SweepSpec:
     """Return the spec that a study was launched from.
 
     Raises:
-        StudyError: It is damaged.
+        DamagedStudyError: It is damaged.
     """
     try:
         return SweepSpec.from_yaml(files.spec, is_stored=True)
     except SpecError as error:
-        raise StudyError(
+        raise DamagedStudyError(
             f"{files.spec} is damaged, or another version has written it",
             because=str(error.mistakes[0]),
             fix="restore it from a backup; what the study has spent is in its ledger",
@@ -231,7 +231,8 @@ def refuse_other_spec(spec: SweepSpec, files: StudyFiles | None = None) -> None:
         spec: The spec to launch or continue.
         files: Where, if not where the spec says.
     Raises:
-        StudyError: They differ in more than may change, or the launched one is damaged.
+        StudyError: They differ in more than may change.
+        DamagedStudyError: The launched one is damaged.
     """
     if files is None:
         _refuse_elsewhere(spec)

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from dpsweep.foundation.durable import write_atomically
-from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.errors import DamagedStudyError, StudyError
 from dpsweep.foundation.logs import lock, open_log
 from dpsweep.foundation.validate import of_kind
 from dpsweep.ledgers.study_state import read_study_state
@@ -151,7 +151,7 @@ class Study:
         refuse_other_spec(self.spec, self.files)
         if not self.files.spec.exists():
             if any(self.files.ledger.glob("*")):
-                raise StudyError(
+                raise DamagedStudyError(
                     f"{self.files.ledger.parent} has a privacy ledger, and {self.files.path} no "
                     "spec.yaml",
                     because="the spec that its charges belong to is lost, or it is another's study",
@@ -166,7 +166,7 @@ class Study:
         would carry it into a study that does not pay for it.
 
         Raises:
-            StudyError: It has.
+            DamagedStudyError: It has.
         """
         self._refuse_remnants([self.files.journal.name] if self.view.trials else [])
 
@@ -176,7 +176,7 @@ class Study:
         left = [name for name in _AFTER_THE_LEDGER if (self.files.path / name).exists()]
         left += others
         if left:
-            raise StudyError(
+            raise DamagedStudyError(
                 f"{self.files.path} has {', '.join(left)} of a study, and no privacy ledger",
                 because=f"{self.files.ledger / STUDY_FILE} was deleted; what that study has "
                 "spent is not known any more",
@@ -196,15 +196,17 @@ class Study:
         Returns:
             What to say of a study that knew no names of classes and knows them now; else empty.
         Raises:
-            StudyError: The dataset has changed, or the hash is damaged or missing.
+            StudyError: The dataset has changed.
+            DamagedStudyError: The hash is damaged, missing, or closed to this user.
         """
-        path = self.files.path / _HASH_FILE
+        path, state = self.files.path / _HASH_FILE, "is damaged"
         try:
             stored = path.read_text(errors="replace").strip()
         except FileNotFoundError:
-            stored = ""
+            stored, state = "", "is missing"
         except OSError as error:
-            raise StudyError(f"{path} cannot be read: {error.strerror}", fix=_KEEP_DATA) from error
+            problem = f"{path} cannot be read: {error.strerror}"
+            raise DamagedStudyError(problem, fix=_KEEP_DATA) from error
         current = f"{_HASH_VERSION} {content_hash}"
         if stored == current:
             return ""
@@ -212,8 +214,7 @@ class Study:
             stored = ""
         is_old = bool(old_hash) and stored == old_hash
         if not is_old and (stored or self.view.trials) and not _IS_HASH.fullmatch(stored):
-            state = "is damaged" if stored else "is missing"
-            raise StudyError(
+            raise DamagedStudyError(
                 f"{path} {state}: whether the study's data are the same cannot be known",
                 fix=_KEEP_DATA,
             )

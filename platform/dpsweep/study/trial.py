@@ -10,7 +10,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from dpsweep.foundation.durable import checked_json, read_checked_json
-from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.errors import DamagedStudyError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.events.plan import Part
@@ -290,13 +290,13 @@ def read_task(path: FilePath) -> TrialTask:
     """Return the task of a ``trial.json``.
 
     Raises:
-        StudyError: The file was deleted or damaged.
+        DamagedStudyError: The file was deleted or damaged.
     """
     try:
         return TrialTask.from_json(path.read_text())
     except (OSError, ValueError, KeyError, TypeError) as error:
         state = "missing" if isinstance(error, FileNotFoundError) else "damaged"
-        raise StudyError(
+        raise DamagedStudyError(
             f"{path} is {state}",
             because="it holds the configuration and the plan of its trial",
             fix="restore it, or run the study again, which looks for them in its journal",

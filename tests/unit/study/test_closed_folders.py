@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from other_user import without_rights
 from stored_studies import NAMES, copy_studies
+from whole_studies import cli_here
 
 from dpsweep.cli.app import main
 from dpsweep.foundation.errors import LedgerError, StudyError
@@ -92,9 +93,23 @@ def test_a_command_says_so_in_a_line(studies, closed, verb, monkeypatch, capsys)
     with without_rights(), pytest.raises(SystemExit) as end:
         main()
     told_ = capsys.readouterr().err
-    assert end.value.code == (2 if closed in ("", "spec.yaml") else 1)
+    assert end.value.code == 1
     assert "Permission denied" in told_
     assert "fix: " in told_
+
+
+@pytest.mark.parametrize("verb", ["status", "best"])
+@pytest.mark.parametrize("name", ["spec.yaml", "journal.jsonl"])
+@pytest.mark.parametrize("damage", ["[]", "{}\n{}\n", None])
+def test_a_script_tells_a_damaged_study_from_one_that_is_not_there(studies, name, damage, verb):
+    if damage is None:
+        (studies / STUDY / name).unlink()
+    else:
+        (studies / STUDY / name).write_text(damage)
+    done = cli_here(verb, STUDY, "--root", studies)
+    assert done.returncode == 1, done.stderr
+    assert done.stderr.startswith("error: ")
+    assert cli_here(verb, "none-of-this-name", "--root", studies).returncode == 2
 
 
 def test_where_files_can_be_made(studies):

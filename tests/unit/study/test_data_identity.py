@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from whole_studies import make_spec
 
-from dpsweep.foundation.errors import StudyError
+from dpsweep.foundation.errors import DamagedStudyError, StudyError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Study
@@ -80,7 +80,9 @@ def test_a_hash_of_an_earlier_version_of_other_records_is_refused(spec, tmp_path
         check(spec)
 
 
-@pytest.mark.parametrize(("content", "said"), [(None, "is missing"), ("0abc\n", "is damaged")])
+@pytest.mark.parametrize(
+    ("content", "said"), [(None, "is missing"), ("0abc\n", "is damaged"), ("", "is damaged")]
+)
 def test_a_study_with_trials_that_has_lost_its_hash_is_refused(spec, tmp_path, content, said):
     check(spec)
     path = tmp_path / "studies" / "xray" / "data.sha256"
@@ -91,6 +93,7 @@ def test_a_study_with_trials_that_has_lost_its_hash_is_refused(spec, tmp_path, c
     study = Study(spec)
     study.view.trials[0] = object()
     data = load_dataset(spec.data)
-    with pytest.raises(StudyError, match=said):
+    with pytest.raises(DamagedStudyError, match=said) as caught:
         study.check_data(data.content_hash, old_hash=data.old_hash)
+    assert caught.value.exit_code == 1
     study.close()
