@@ -57,6 +57,7 @@ from dpsweep.running.nodes.cluster import LaunchCluster
 from dpsweep.running.nodes.joining import join_cluster
 from dpsweep.running.nodes.software import package_notes
 from dpsweep.running.pretrain import pretrained_weights
+from dpsweep.running.recovery import mend_tasks
 from dpsweep.running.termination import Termination
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import enforced_terms, refuse_launch
@@ -158,16 +159,15 @@ def run_checked(
         if is_over:
             observer.on_message(f"study {spec.name!r} has finished already; nothing to run")
             erase(study)
-            renewed = entries.card_renewed(study, observer)
-            if renewed is not None:
+            mend_tasks(checked, study, sorted(study.view.trials), observer)
+            if (renewed := entries.card_renewed(study, observer)) is not None:
                 study.write(renewed)
                 observer.on_message("its privacy card is written anew: trials were audited since")
             with open_spool(study.files, spec.tracking, observer.on_message) as spool:
                 log_best_model(checked, study, spool, data, observer)
                 if spool.is_enabled and spec.tracking.pictures and not study.files.page.exists():
                     observer.on_stage("drawing its pictures, which its end has left out")
-                    late = entries.drawn_late(study, observer)
-                    if late is not None:
+                    if (late := entries.drawn_late(study, observer)) is not None:
                         study.write(late)
                 deliver(spool, observer)
             return SweepResult(study.files)

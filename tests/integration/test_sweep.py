@@ -132,6 +132,20 @@ def test_running_it_again_runs_nothing(finished):
     assert len(children(root)) == 3
 
 
+def test_running_it_again_writes_lost_plans_anew(finished):
+    from dpsweep.sweep import run_sweep
+
+    root, result = finished
+    plans = [result.files.trial(number) / "trial.json" for number in (0, 1)]
+    before = [plan.read_bytes() for plan in plans]
+    plans[0].unlink()
+    plans[1].write_text("{")
+    run_sweep(SweepSpec(**make_spec(root)))
+    assert [plan.read_bytes() for plan in plans] == before
+    best = cli_here("best", "digits", "--root", root / "studies", "--as-spec")
+    assert best.returncode == 0, best.stderr
+
+
 def test_a_changed_spec_is_refused(finished):
     from dpsweep.foundation.errors import StudyError
     from dpsweep.sweep import run_sweep
