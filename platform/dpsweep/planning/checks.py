@@ -76,8 +76,8 @@ def read_draft(spec: SweepSpec) -> tuple[Draft, list[Mistake]]:
         message = error.message
         if "data.public" in message:
             key = "data.public"
-        elif message.startswith("data.tokenizer: "):
-            key, message = "data.tokenizer", message.removeprefix("data.tokenizer: ")
+        elif message.startswith(("data.tokenizer: ", "data.max_length: ")):
+            key, message = message.split(": ", 1)
         mistakes.append(Mistake(key, message, error.fix or ""))
     episodes = Episodes.of(spec)
     if info is not None and episodes is not None:

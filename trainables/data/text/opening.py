@@ -31,6 +31,7 @@ from dpsweep.trainables.data.source import (
     path_of,
 )
 from dpsweep.trainables.data.text.ids import next_tokens, open_ids
+from dpsweep.trainables.data.text.lengths import refuse_too_few
 from dpsweep.trainables.data.text.prompts import prompted
 from dpsweep.trainables.data.text.tables import Table, Wanted, choose_parts, open_tables
 from dpsweep.trainables.data.text.written import check_packages, left_out
@@ -81,6 +82,7 @@ def open_text(spec: DataSpec) -> Source:
     if path.suffix == ".npz":
         sizes, read_ids, notes = open_ids(spec, path)
     else:
+        refuse_too_few(tokenizer, spec)
         wanted = Wanted.of(spec)
         tables, sizes, notes = _open_parts(spec, path, wanted)
         if info.generation is not None:
