@@ -197,6 +197,7 @@ class ClassifierMethod(Method):
                 key = first if first in named else "model.name"
                 key = "model.norm" if "BatchNorm" in error.message else key
                 problem = error.message.removeprefix(f"{key}: ")
+                problem += f": {error.because}" if error.because else ""
                 problems.append(Mistake(key, problem, error.fix or "use another model"))
         return problems
 

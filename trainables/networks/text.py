@@ -43,6 +43,9 @@ _ENCODER, _CLASSIFIER, _WITH_HEAD, _LANGUAGE_MODEL = (
 #: Classes of transformers: what is behind an encoder, or nothing.
 _HEADED, _BODY, _LM = "AutoModelForSequenceClassification", "AutoModel", "AutoModelForCausalLM"
 
+#: What the forward pass of a network that does not fit its input raises.
+_OF_FORWARD = (RuntimeError, ValueError, IndexError, TypeError, AttributeError)
+
 
 def build_text(name: str, info: DatasetInfo) -> nn.Module:
     """Return a network on the CPU: ids int64 (batch, tokens) -> float32 logits.
@@ -301,11 +304,13 @@ def _examples(info: DatasetInfo) -> tuple[torch.Tensor, ...]:
 def _run(model: nn.Module, ids: torch.Tensor, name: str, info: DatasetInfo) -> torch.Tensor:
     try:
         logits = model(ids)
-    except (RuntimeError, ValueError, IndexError, TypeError, AttributeError) as error:
+    except _OF_FORWARD as error:
+        because, fix = " ".join(str(error).split())[:200].rstrip("."), "use another network"
+        if (places := _places(model, info)) is not None:
+            because = f"it has places for {places}"
+            fix = f"lower data.max_length to {places} at most, or use another network"
         raise ModelError(
-            f"{name} fails on records of {info.input_shape[0]} tokens",
-            because=" ".join(str(error).split())[:200],
-            fix="use another network, or a smaller data.max_length",
+            f"{name} fails on records of {info.input_shape[0]} tokens", because=because, fix=fix
         ) from error
     is_lm = info.task == "causal_lm"
     shape = (len(ids), *ids.shape[1:]) if is_lm else (len(ids),)
@@ -317,6 +322,29 @@ def _run(model: nn.Module, ids: torch.Tensor, name: str, info: DatasetInfo) -> t
     ):
         raise ModelError(f"{name} does not return the logits of {info.task}", fix="use another one")
     return logits
+
+
+def _places(model: nn.Module, info: DatasetInfo) -> int | None:
+    """Return how many tokens a network has places for, where these are fewer than a record has.
+
+    They are tried: a network that fails on as many, too, fails for another reason. RoBERTa's first
+    place is the one after its pad id.
+    """
+    config = getattr(next(model.children()), "config", None)
+    size = getattr(config, "max_position_embeddings", None)
+    if not isinstance(size, int):
+        return None
+    ids = _examples(info)[-1][[1, 1]]  # without padding, which needs no place
+    for places in (size, size - 1 - (getattr(config, "pad_token_id", None) or 0)):
+        if not 0 < places < info.input_shape[0]:
+            continue
+        try:
+            with torch.no_grad():
+                model(ids[:, :places])
+        except _OF_FORWARD:
+            continue
+        return places
+    return None
 
 
 def _probe_order(model: nn.Module, name: str, info: DatasetInfo) -> None:

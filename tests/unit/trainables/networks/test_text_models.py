@@ -229,13 +229,44 @@ def test_what_cannot_be_used_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyP
     large = dataclasses.replace(info, text=TextInfo(VOCABULARY + 1, PAD))
     with pytest.raises(ModelError, match=f"knows {VOCABULARY} tokens"):
         build_model(name, large, seed=0)
-    with pytest.raises(ModelError, match="fails on records of 17 tokens"):
+    with pytest.raises(ModelError, match="fails on records of 17 tokens") as caught:
         build_model(name, dataclasses.replace(info, input_shape=(17,)), seed=0)
+    assert caught.value.because == "it has places for 16"
+    assert "lower data.max_length to 16 at most" in str(caught.value.fix)
     with pytest.raises(BadInputError, match="does not fit the data, which is text"):
         build_model("linear", info, seed=0)
     images = DatasetInfo("x", (1, 8, 8), 3, 40, 20, 0, 0, ("a", "b", "c"))
     with pytest.raises(BadInputError, match="does not fit the data, which is no text"):
         build_model(name, images, seed=0)
+
+
+def test_the_places_that_a_network_has_are_counted(tmp_path: Path) -> None:
+    """RoBERTa's table has two rows more than places: up to its pad id, and for padding."""
+    name = f"text/{roberta(tmp_path)}"
+    with pytest.raises(ModelError, match="fails on records of 19 tokens") as caught:
+        build_model(name, dataclasses.replace(info_of(pad=1), input_shape=(19,)), seed=0)
+    assert caught.value.because == "it has places for 18"
+    build_model(name, dataclasses.replace(info_of(pad=1), input_shape=(18,)), seed=0)
+
+
+def test_preflight_says_why_a_network_fails(tmp_path: Path) -> None:
+    """No number of tokens helps T5, whose classifier reads an end that every record must have."""
+    config = transformers.T5Config(
+        vocab_size=VOCABULARY, d_model=16, d_kv=8, d_ff=24, num_layers=1, num_heads=2,
+        pad_token_id=PAD, eos_token_id=3, decoder_start_token_id=PAD,
+    )  # fmt: skip
+    transformers.T5ForConditionalGeneration(config).save_pretrained(tmp_path / "t5")
+    values = {"batch.expected": [10], "model.name": [f"text/{tmp_path / 't5'}"]}
+    for method in ("dp_sgd", "bitfit"):
+        ((key, why, fix),) = TRAINABLES[method].preflight(values, info_of())
+        assert key == "model.name"
+        assert why.endswith("must have the same number of <eos> tokens")
+        assert fix == "use another network"
+    values["model.name"] = [f"text/{save_encoder(tmp_path / 'bert')}"]
+    long = dataclasses.replace(info_of(), input_shape=(17,))
+    ((_, why, fix),) = TRAINABLES["bitfit"].preflight(values, long)
+    assert why.endswith("fails on records of 17 tokens: it has places for 16")
+    assert fix.startswith("lower data.max_length to 16 at most")
 
 
 def test_preflight_names_the_key(tmp_path: Path) -> None:
