@@ -15,6 +15,7 @@ import numpy as np
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.trainables.data.kept.pixels import taken
+from dpsweep.trainables.data.raw.reading import reading
 from dpsweep.trainables.data.source import Arrays, Source
 from dpsweep.trainables.data.sources import open_source
 
@@ -95,7 +96,8 @@ def read_classes(spec: DataSpec, classes: Sequence[int], keep: Keep | None = Non
     """
     source = open_source(spec)
     _check(classes, source, "pretrain.classes")
-    return only(source.records(keep)["train"], classes)
+    with reading(spec.dataset):  # all of them, the private ones of other classes, too
+        return only(source.records(keep)["train"], classes)
 
 
 def only(arrays: Arrays, classes: Sequence[int]) -> Arrays:

@@ -33,6 +33,7 @@ from dpsweep.trainables.data.public.file import (
 )
 from dpsweep.trainables.data.public.pollution import check_pollution, polluted
 from dpsweep.trainables.data.public.rows import declared_positions, first_of_each
+from dpsweep.trainables.data.raw.reading import reading
 from dpsweep.trainables.data.source import PARTS, Arrays, Source
 
 if TYPE_CHECKING:
@@ -83,44 +84,45 @@ def load_dataset(
     source = open_classes(spec)
     public, pollution = _others(spec, source)
     info = _describe(spec, source, public, pollution)
-    read = source.records(keep)
-    inputs, labels = read["train"]
-    parts: dict[str, Arrays] = {}
-    for part, slots in _slots(spec, info, source, labels).items():
-        if part == "private" and spec.max_private is None:
-            slots = np.concatenate([slots, np.arange(source.num_records, len(labels))])
-        rows = slots[slots < len(labels)]
-        parts[part] = (taken(inputs, rows), np.ascontiguousarray(labels[rows]))
-    for part in ("validation", "test"):
-        if part in read:
-            parts[part] = read[part]
-    if public is not None:
-        parts |= public.read()
-    is_polluted = None
-    if spec.public.pollution is not None:
-        parts["public"], is_polluted = polluted(
-            parts["public"],
-            spec.public.pollution,
-            info.num_classes,
-            records=info.num_polluted,
-            others=None if pollution is None else pollution.read(),
+    with reading(spec.dataset):
+        read = source.records(keep)
+        inputs, labels = read["train"]
+        parts: dict[str, Arrays] = {}
+        for part, slots in _slots(spec, info, source, labels).items():
+            if part == "private" and spec.max_private is None:
+                slots = np.concatenate([slots, np.arange(source.num_records, len(labels))])
+            rows = slots[slots < len(labels)]
+            parts[part] = (taken(inputs, rows), np.ascontiguousarray(labels[rows]))
+        for part in ("validation", "test"):
+            if part in read:
+                parts[part] = read[part]
+        if public is not None:
+            parts |= public.read()
+        is_polluted = None
+        if spec.public.pollution is not None:
+            parts["public"], is_polluted = polluted(
+                parts["public"],
+                spec.public.pollution,
+                info.num_classes,
+                records=info.num_polluted,
+                others=None if pollution is None else pollution.read(),
+            )
+        if spec.public.labels == "hidden":
+            inputs, labels = parts["public"]
+            parts["public"] = (inputs, np.full_like(labels, -1))
+        hashes, content_hash, old_hash = remembered_hashes(parts, info.class_names, keep)
+        data = SweepData(
+            info,
+            parts,
+            content_hash,
+            hashes=hashes,
+            episodes=episodes,
+            polluted=is_polluted,
+            old_hash=old_hash,
+            searched_share=searched_share,
         )
-    if spec.public.labels == "hidden":
-        inputs, labels = parts["public"]
-        parts["public"] = (inputs, np.full_like(labels, -1))
-    hashes, content_hash, old_hash = remembered_hashes(parts, info.class_names, keep)
-    data = SweepData(
-        info,
-        parts,
-        content_hash,
-        hashes=hashes,
-        episodes=episodes,
-        polluted=is_polluted,
-        old_hash=old_hash,
-        searched_share=searched_share,
-    )
-    if episodes is not None:
-        episodes.check(data)
+        if episodes is not None:
+            episodes.check(data)
     return data
 
 
@@ -160,10 +162,11 @@ def public_inputs(spec: DataSpec, *, most: int, keep: Keep | None = None) -> np.
     if public is not None:
         inputs = public.read()[part][0]
     elif part == "public" or spec.validation.visibility == "public":
-        read = source.records(keep)
-        inputs, labels = read["train"]
-        slots = _slots(spec, info, source, labels)[part]
-        inputs = read[part][0] if part in read else inputs[slots[slots < len(inputs)]]
+        with reading(spec.dataset):
+            read = source.records(keep)
+            inputs, labels = read["train"]
+            slots = _slots(spec, info, source, labels)[part]
+            inputs = read[part][0] if part in read else inputs[slots[slots < len(inputs)]]
     if len(inputs) == 0:
         raise DataError(
             f"{spec.dataset} has no public records",

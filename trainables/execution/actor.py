@@ -32,6 +32,7 @@ from dpsweep.foundation.errors import (
 )
 from dpsweep.foundation.file_paths import FilePath, file_path
 from dpsweep.foundation.process.garbage import loading, unsearched
+from dpsweep.foundation.process.silence import fall_silent
 from dpsweep.ledgers.admission import check_admitted
 from dpsweep.spec.cluster import Share
 from dpsweep.study.trial import TrialReport, TrialTask, read_task
@@ -105,6 +106,8 @@ class DPTrainable(Trainable):
         self._note = ""
         self._end: threading.Timer | None = None
         is_actor = ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
+        if is_actor:
+            fall_silent()
         if is_actor and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._leave)
             signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})  # blocked in Ray's own

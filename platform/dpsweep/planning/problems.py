@@ -11,6 +11,7 @@ from dpsweep.cluster import TARGETS
 from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.errors import BadInputError, DataError, Mistake, StorageError
 from dpsweep.foundation.file_paths import FilePath, cache_of, is_writable
+from dpsweep.foundation.process.silence import unheard
 from dpsweep.foundation.words import counted, listed
 from dpsweep.planning.public_records import check_overlap, copies_note
 from dpsweep.search.samplers import SAMPLERS
@@ -224,6 +225,7 @@ def too_many(spec: SweepSpec) -> tuple[str, str]:
     )
 
 
+@unheard()
 def check_records(
     spec: SweepSpec, methods: Mapping[str, type[Method]], data: SweepData, values: Values
 ) -> None:

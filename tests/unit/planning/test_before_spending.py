@@ -1,5 +1,6 @@
 """What can be known to fail, or to be in vain, is said before any privacy is spent."""
 
+import warnings
 import zipfile
 from pathlib import Path
 from typing import ClassVar
@@ -10,6 +11,7 @@ from PIL import Image
 from raw_specs import changed, mistakes
 
 from dpsweep.foundation.errors import DataError, InfeasibleBudgetError
+from dpsweep.planning import problems
 from dpsweep.planning.places import make_places
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.problems import check_records, record_notes
@@ -104,6 +106,18 @@ class TestParts:
             "data.num_records: 2000 are declared, and the data have less than half as many records"
         )
         assert str(count) not in said.replace("2000", "")  # how many there are is private
+
+    def test_records_are_checked_in_silence(self, raw, tmp_path, monkeypatch, recwarn):
+        """Methods of other packages look at them, and may warn of a single one."""
+
+        def warns(*arguments):
+            warnings.warn("overflow in record 139", RuntimeWarning, stacklevel=1)
+
+        store(tmp_path / "records.npz", train=2000, val=100)
+        monkeypatch.setattr(problems, "check_overlap", warns)
+        spec = SweepSpec(**raw)
+        check_records(spec, {}, load_dataset(spec.data), {})
+        assert recwarn.list == []
 
     def test_more_than_twice_the_declared_records_is_another_file(self, raw, tmp_path):
         store(tmp_path / "records.npz", train=4100, val=100)

@@ -211,4 +211,5 @@ def _refuse(error: RecordError) -> None:
             because="a conversion to 8 bits would cut its values off",
             fix=f"convert such images to 8 bits, all by the same fixed scale; {find}",
         ) from None
-    raise DataError(str(error), fix=f"mend or remove it; {find}") from error.__cause__
+    # Not chained to Pillow's error, which names the file.
+    raise DataError(str(error), fix=f"mend or remove it; {find}") from None

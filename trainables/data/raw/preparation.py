@@ -297,6 +297,9 @@ class TextRecords:
                 problem += f" ({self.truncation} cuts one text, and the other may fill a record)"
                 raise TooLongError(problem) from None
             for row, ids in enumerate(block["input_ids"], start=begin):
+                if len(ids) > self.length:  # tokenizers written in Python log it, and cut nothing
+                    problem = f"a record does not fit, however much is cut ({self.truncation})"
+                    raise TooLongError(problem)
                 ids_of_all[row, : len(ids)] = ids
         return ids_of_all
 

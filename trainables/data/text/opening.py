@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsweep.foundation.errors import DataError
+from dpsweep.foundation.errors import DataError, SweepError, described
 from dpsweep.trainables.data.raw.preparation import (
     ArrayRecords,
     Preparation,
@@ -368,3 +368,10 @@ def _tokenize(how: Callable[..., Any], part: str, *columns: Sequence[Any]) -> An
         if isinstance(error, TooLongError):
             fix = "raise data.max_length, or set data.truncation: longest_first"
         raise DataError(f"texts of {part} cannot be read: {error}", fix=fix) from None
+    except SweepError:
+        raise
+    except Exception as error:  # of a tokenizer: its words may quote a text, or tell its length
+        raise DataError(
+            f"texts of {part} cannot be read: {described(error)}",
+            fix="use another data.tokenizer, or clean the texts",
+        ) from None

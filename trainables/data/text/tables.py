@@ -304,6 +304,9 @@ def _saved(path: Path) -> dict[str, Table]:
 
 def _split(split: Any, where: str) -> Table:
     def read(names: Sequence[str]) -> list[Sequence[Any]]:
-        return [list(split[name]) for name in names]
+        try:
+            return [list(split[name]) for name in names]
+        except Exception as error:  # datasets and pyarrow raise their own kinds
+            raise _damage(where, error, fix="save it anew by save_to_disk") from None
 
     return Table(where, split.column_names, True, lambda: len(split), read)

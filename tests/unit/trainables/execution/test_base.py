@@ -8,6 +8,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import ray
 import torch
 from gpus import FakeGpu
 from ray import tune
@@ -508,6 +509,21 @@ def test_no_garbage_is_searched_for_while_a_model_is_handed_on_nor_in_it_afterwa
         assert gc.get_freeze_count() > frozen
     finally:
         gc.unfreeze()
+
+
+@pytest.mark.parametrize("is_actor", [True, False])
+def test_a_process_of_ray_is_silent(lab, make_actor, monkeypatch, is_actor):
+    """Whoever has started Ray may have sent all that its processes write to the screen."""
+    fallen = []
+    context = SimpleNamespace(get_actor_id=lambda: "1f" if is_actor else None)
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(ray, "get_runtime_context", lambda: context)
+    monkeypatch.setattr("dpsweep.trainables.execution.actor.fall_silent", lambda: fallen.append(1))
+    monkeypatch.setattr(signal, "signal", lambda *_: None)
+    monkeypatch.setattr(signal, "pthread_sigmask", lambda *_: None)
+    settings = lab.settings()
+    make_actor(settings, lab.task(settings, {"train.max_steps": 3}))
+    assert len(fallen) == is_actor
 
 
 @pytest.fixture

@@ -1,0 +1,41 @@
+"""Reading of private records: nothing of a single one is said, by libraries or in an error."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dpsweep.foundation.errors import OF_STORAGE, DataError, described, is_own
+from dpsweep.foundation.process.silence import unheard
+
+
+@contextmanager
+def reading(dataset: str) -> Iterator[None]:
+    """Read records of a dataset, private ones among them.
+
+    Warnings and logs are not heard. Of other packages' errors, which may quote a record or say how
+    many there are, the kind and the place are told; what dpsweep raises keeps its words. Neither
+    is chained to what it was raised for, which a traceback would show.
+
+    Raises:
+        DataError: They cannot be read.
+        SweepError: What dpsweep's own readers raise within.
+        OSError: The disk is full or broken.
+    """
+    with unheard():
+        try:
+            yield
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # a panic of Rust, as in tokenizers, is no Exception
+            if is_own(error):
+                raise error from None
+            if isinstance(error, OSError) and error.errno in OF_STORAGE:
+                raise OSError(error.errno, os.strerror(error.errno)) from None
+            raise DataError(
+                f"records of {dataset} cannot be read",
+                because=described(error),
+                fix="mend or remove what cannot be read there; the error's words stay unsaid, as "
+                "they may hold a record",
+            ) from None
