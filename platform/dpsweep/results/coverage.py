@@ -9,7 +9,10 @@ from dpsweep.spec.study import SweepSpec
 #: What the epsilon of a trial that did not run its whole plan is about.
 SO_FAR = "what this trial has spent so far, for information: its end may depend on its score"
 
-#: The same of one that ended before its plan because its model diverged.
+#: What the epsilon at a step is about where a search on a secret part has found the configuration.
+AT_ONCE = "the study's, at every step: what its search and its final run were charged at once"
+
+#: What the epsilon of a trial is about that ended before its plan because its model diverged.
 CUT_SHORT = (
     "what this trial has spent, for information: it ended because its model diverged, and when one "
     "does depends on the records"
@@ -17,6 +20,11 @@ CUT_SHORT = (
 
 #: What the epsilon of a model of a public search is about.
 PUBLIC_MODEL = "a model that no private record was used for"
+
+
+def so_far(spec: SweepSpec) -> str:
+    """Say what the epsilon of a trial at one of its steps is about."""
+    return SO_FAR if spec.subset_rate is None else AT_ONCE
 
 
 def with_caveats(spec: SweepSpec, what: str) -> str:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from secret_parts import SPACE, Seen, secret_spec, without_features
 from selections import go_without_ray
+from whole_studies import cli_here
 
 from dpsweep import sweep
 from dpsweep.cli.best_spec import spec_of_trial
@@ -20,6 +21,7 @@ from dpsweep.planning.preflight import preflight
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Plan, PoissonSubset, RepeatAndSelect
 from dpsweep.privacy.selection.on_subset import recorded_bound
+from dpsweep.results.coverage import AT_ONCE
 from dpsweep.results.study import load_sweep
 from dpsweep.results.study_card import card
 from dpsweep.running.modes import sealed, sealed_final
@@ -148,6 +150,20 @@ def test_what_is_said_names_the_part_and_what_is_released(spec):
     said = [r["epsilon"] for r in read_log(result.files.journal) if "epsilon" in r]
     assert set(said) == {claim.epsilon}  # never the smaller one of the final run alone
     assert all("that a search" not in r["tags"]["dp.released"] for r in started)
+
+
+def test_the_epsilon_of_each_report_is_called_what_it_is(spec):
+    """All is charged at once: nothing had been "spent by then"."""
+    result = run_sweep(spec)
+    where = ("0", "--root", str(spec.storage.path))
+    page = " ".join(cli_here("show", spec.name, *where).stdout.split())
+    assert "epsilon: the study's, at every step, at the terms above." in page
+    assert "spent by then" not in page
+    curve = json.loads(cli_here("show", spec.name, *where, "-f", "json").stdout)["curve"]
+    assert curve
+    assert {point["released"] for point in curve} == {AT_ONCE}
+    rows = json.loads(cli_here("logs", spec.name, *where[1:], "-f", "json").stdout)
+    assert {row["released"] for row in rows if row["epsilon"] is not None} == {AT_ONCE}
 
 
 def test_the_charge_is_on_the_ledger_before_the_first_trial(spec, monkeypatch):

@@ -14,12 +14,14 @@ from dpsweep.cli.trials import caption_of, epsilon_cells, in_short
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
 from dpsweep.results.choosing import By, Limits
-from dpsweep.results.coverage import SO_FAR
+from dpsweep.results.coverage import so_far
 from dpsweep.results.records import declared_by
 from dpsweep.results.study import SweepResult, load_sweep
 from dpsweep.results.trial import TrialResult
 from dpsweep.spec.space.hyperparameters import without_effect
 
+#: What an epsilon at a step is; True: of a search on a secret part, which is charged at once.
+_MOMENTS = {False: "what the trial had spent by then", True: "the study's, at every step"}
 MaxEpsilon = Annotated[
     float | None,
     typer.Option("--max-epsilon", help="Largest epsilon of the trial, not of the study."),
@@ -128,7 +130,7 @@ def show(
             for point in shown.curve
         ],
         output,
-        caption="epsilon: what the trial had spent by then, at the terms above.",
+        caption=f"epsilon: {_MOMENTS[result.spec.subset_rate is not None]}, at the terms above.",
     )
 
 
@@ -137,7 +139,7 @@ def _terms_of(
 ) -> dict[str, Any]:
     """Return the epsilon of a report with what stands beside it."""
     spent = float("inf") if epsilon is None else epsilon
-    return epsilon_cells(result, spent, trial.statement.sampling, SO_FAR, output)
+    return epsilon_cells(result, spent, trial.statement.sampling, so_far(result.spec), output)
 
 
 def _warn(result: SweepResult, trial: TrialResult) -> None:

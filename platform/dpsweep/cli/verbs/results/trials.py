@@ -15,7 +15,7 @@ from dpsweep.foundation.errors import (
     BadInputError,
 )
 from dpsweep.results.advice import advice, undelivered
-from dpsweep.results.coverage import SO_FAR
+from dpsweep.results.coverage import so_far
 from dpsweep.results.study import load_sweep
 
 
@@ -70,7 +70,7 @@ def logs(
     for row in history:
         if row["epsilon"] is not None:
             sampling = result.view.trials[row["trial"]].sampling
-            row.update(epsilon_cells(result, row["epsilon"], sampling, SO_FAR, output))
+            row.update(epsilon_cells(result, row["epsilon"], sampling, so_far(result.spec), output))
         if output is Format.TABLE:
             moment = row["time"][:23].replace("T", " ")
             row = {"time (UTC)": moment[11:] if same_day else moment, **row}
@@ -102,7 +102,7 @@ def decisions(
     for row in result.decisions():
         epsilon = math.inf if row["epsilon"] is None else row["epsilon"]
         sampling = result.view.trials[row["trial"]].sampling
-        cells = epsilon_cells(result, epsilon, sampling, SO_FAR, output)
+        cells = epsilon_cells(result, epsilon, sampling, so_far(result.spec), output)
         rows.append({**row, **cells})
         is_in_words = result.spec.final_trial is not None  # probes have no rungs, only a reason
         if output is Format.TABLE and not explain and not is_in_words:
