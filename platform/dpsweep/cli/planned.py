@@ -29,8 +29,9 @@ def plan_sweep(spec: SweepSpec) -> SweepPlan:
     made-up records.
 
     Guarantees:
-        No private record is opened but a ``labels.csv``, and nothing is charged. Epsilons are those
-        of ``SweepPlan.summary``, with their terms. What is claimed is decided by the run.
+        No private record is opened but a ``labels.csv``, and of texts the validation and test files
+        of their own, and nothing is charged. Epsilons are those of ``SweepPlan.summary``, with
+        their terms. What is claimed is decided by the run.
 
     Args:
         spec: A valid spec.

@@ -40,7 +40,8 @@ def plan(
     """Show what a sweep will do and cost, before anything starts.
 
     Plans are those of configurations drawn from the space. Time and disk are measured with a few
-    steps on made-up records; no private record is opened but a labels.csv.
+    steps on made-up records; no private record is opened but a labels.csv, and of texts the
+    validation and test files of their own.
     """
     checked = load_checked(spec, sets)
     plans = planned(checked, lambda text: say(stage(text)))

@@ -34,7 +34,11 @@ if TYPE_CHECKING:
 
 
 def validate(spec: Spec, sets: Sets = None) -> None:
-    """Check a spec completely; starts nothing, reads no private record but a labels.csv."""
+    """Check a spec completely; starts nothing.
+
+    No private record is read but a labels.csv, and of texts the validation and test files of their
+    own.
+    """
     _say_checking(spec)
     checked = load_checked(spec, sets)
     refuse_other_spec(checked.spec)
