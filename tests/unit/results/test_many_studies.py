@@ -192,6 +192,8 @@ def test_a_budget_has_who_spent_what_what_is_left_and_what_it_means(studies, tmp
     assert (first["privacy_unit"], budget["privacy_unit"]) == ("example", "example")
     assert gone["state"] == GONE
     assert replaced["state"] == "deleted; another study stands in its directory"
+    assert "before it trained on a private record" in budget["meaning"][1]
+    assert "while it checks them is not charged" in budget["meaning"][1]
     assert all(len(study["charged"]) == len("2026-11-23") for study in budget["studies"])
     page = cli_here("budget", path).stdout
     for words in (

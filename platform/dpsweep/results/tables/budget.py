@@ -102,7 +102,8 @@ class DatasetBudget:
             "record than if it had never been in the dataset: seeing them changes the odds of any "
             "guess about it by a factor of at most e to the power of the sum of epsilons, but for "
             "a chance of the sum of deltas.",
-            "Each study was charged all that it may spend before it read a private record. "
+            "Each study was charged all that it may spend before it trained on a private record; "
+            "what a launch tells of them while it checks them is not charged (docs: concepts). "
             "Deleting a study gives nothing back.",
         ]
 
