@@ -350,7 +350,8 @@ def _result_of(call: Any) -> Any:
     except RayTaskError as error:
         if isinstance(error.cause, SweepError):
             raise error.cause from None
-        raise SweepError(f"a worker failed with {type(error.cause).__name__}") from error
+        # Not chained: Ray's error has all that the worker's traceback says.
+        raise SweepError(f"a worker failed with {type(error.cause).__name__}") from None
     except RayError as error:
         raise SweepError(
             f"a worker was lost: {type(error).__name__}",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError, SweepError, described, is_own
 from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.process.silence import unheard
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.search_spaces.draws import bounds_of
 from dpsweep.spec.space.hyperparameters import resolve
@@ -181,8 +182,27 @@ def _filling(
     creation: Creation, store: FeatureStore, target: ClusterTarget, is_small: bool
 ) -> Generator[int, None, None]:
     if is_small:
-        return creation.fill()
+        return creation.fill(_computed_here)
     return creation.fill(target.map, is_shared=store.bucket is None)
+
+
+def _computed_here(function: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
+    """Call a function on every job in this process, as ``ClusterTarget.map`` does in others.
+
+    An extractor of another package may warn of a single record, which is not heard.
+
+    Raises:
+        SweepError: A call failed. Of another package's error the kind and the place are told.
+    """
+    for job in jobs:
+        try:
+            with unheard():
+                done = function(job)
+        except Exception as error:
+            if is_own(error):
+                raise
+            raise SweepError(f"features cannot be computed: {described(error)}") from None
+        yield done
 
 
 class _Progress:

@@ -122,7 +122,7 @@ def _lines(table: Path) -> Iterator[list[str]]:
                 if words:
                     yield words
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"cannot read {table}: {type(error).__name__}", fix=_GET_AGAIN) from error
+        raise DataError(f"cannot read {table}: {type(error).__name__}", fix=_GET_AGAIN) from None
 
 
 def _attribute_names(table: Path) -> tuple[str, ...]:

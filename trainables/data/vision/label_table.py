@@ -95,5 +95,5 @@ def _rows(table: Path, number_of: dict[str, int]) -> dict[str, int]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise DataError(
             f"cannot read {table}: {type(error).__name__}", fix="store it as csv in UTF-8"
-        ) from error
+        ) from None
     return labels

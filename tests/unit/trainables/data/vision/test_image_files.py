@@ -78,6 +78,26 @@ def test_a_wrong_table_is_one_line_that_names_no_image(
     assert not any(name in error for name in ("b.jpg", "a.png", "c.BMP", "d.webp", "cow"))
 
 
+def test_a_table_that_is_no_unicode_is_not_quoted_in_a_traceback(make_spec, tmp_path):
+    labelled(tmp_path / "i", ROWS)
+    with (tmp_path / "i" / "labels.csv").open("ab") as table:
+        table.write(b"jos\xe9.png,cat\n")
+    with pytest.raises(DataError, match="UnicodeDecodeError") as caught:
+        describe_dataset(table_spec(make_spec, tmp_path / "i"))
+    assert caught.value.__cause__ is None  # it has the byte and its place
+    assert caught.value.__suppress_context__
+
+
+def test_a_partition_that_is_no_unicode_is_not_quoted_in_a_traceback(make_spec, tmp_path):
+    celeba(tmp_path / "c")
+    with (tmp_path / "c" / "list_eval_partition.txt").open("ab") as table:
+        table.write(b"jos\xe9.jpg 0\n")
+    with pytest.raises(DataError, match="UnicodeDecodeError") as caught:
+        describe_dataset(make_spec(dataset="celeba", path=str(tmp_path / "c"), task="multi_label"))
+    assert caught.value.__cause__ is None
+    assert caught.value.__suppress_context__
+
+
 def test_classes_of_a_table_are_declared(make_spec, tmp_path):
     labelled(tmp_path / "i", ROWS)
     with pytest.raises(DataError, match="are not declared") as caught:
