@@ -24,6 +24,8 @@ from dpsweep.spec.episodes import EPISODE
 By = Literal["trial", "mean"]
 #: Hyperparameters that repeat a configuration and are no part of it.
 REPEATS = (EPISODE, "train.repeat")
+#: How to go on after a selection without a winner.
+DRAWS_AGAIN = "a new study, under another name, draws again; its cost adds to this one's"
 T = TypeVar("T")
 _RULE = "of equal scores the cheapest counts, then the first"
 
@@ -240,6 +242,7 @@ def nothing_within(
     unscored: str,
     failure: str,
     is_over: bool,
+    ended_without: str = "",
 ) -> NothingWithinBudgetError:
     """Return the error of a choice that no trial is within the limits of.
 
@@ -252,7 +255,11 @@ def nothing_within(
         unscored: What else was trained, in words; or empty.
         failure: Why a trial failed, in words, to be said where none has finished; or empty.
         is_over: Whether the study has finished.
+        ended_without: What a selection claims that has ended without a winner, in words; or empty.
     """
+    if ended_without:
+        message = f"study {study!r} has no finished trial"
+        return NothingWithinBudgetError(message, because=ended_without, fix=DRAWS_AGAIN)
     of_method = [r for r in finished if limits.method in (None, r.config.get("method"))]
     because = f"{counted(len(of_method), noun)} {'has' if len(of_method) == 1 else 'have'} finished"
     if of_method:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
+from dpsweep.results.choosing import DRAWS_AGAIN
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import describe_pretraining
 from dpsweep.spec.study import SweepSpec
@@ -36,7 +38,7 @@ def status_line(name: str, spec: SweepSpec, view: StudyView, state: str) -> str:
         counts["interrupted"] = counts.pop("running")
     progress = ", ".join(f"{number} {word}" for word, number in counts.items() if number)
     if spec.privacy.mode.is_sealed:
-        progress = _sealed_progress(spec, view)
+        progress = _sealed_progress(spec, view, state)
     elif not spec.privacy.mode.is_public_search:
         most = max(most_trials(spec), len(view.trials))
         progress = f"{progress or 'no trials yet'} of at most {most}"
@@ -50,10 +52,50 @@ def status_line(name: str, spec: SweepSpec, view: StudyView, state: str) -> str:
     return f"study {name!r}: {state}{why}; {progress}{took}"
 
 
-def _sealed_progress(spec: SweepSpec, view: StudyView) -> str:
+def unreleased(spec: SweepSpec, view: StudyView, state: str, claim: PrivacyStatement | None) -> str:
+    """Return words on a study of accounting select that has nothing to show; else empty.
+
+    Args:
+        spec: Its spec.
+        view: What its journal says.
+        state: Of the study, which knows of a run that was killed.
+        claim: What may be said of it as a whole.
+    """
+    if not spec.privacy.mode.is_sealed or view.trials:
+        return ""
+    if state == "finished":
+        return f"{no_winner(spec, view, state, claim)}; {DRAWS_AGAIN}"
+    shown = "the best of them is shown once the study has finished"
+    if spec.subset_rate is not None:
+        shown = "the run of the best configuration is shown, once they have ended"
+    mean = spec.privacy.selection.mean
+    text = f"its trials are secret, and so is their number, about {mean:g} by the spec; {shown}"
+    is_over = state not in ("new", "running")
+    again = "; run the same command again to continue it" if is_over else ""
+    cost = "" if claim is None else f", at {_in_words(claim)}"
+    return f"{text}{cost}{again}"
+
+
+def no_winner(spec: SweepSpec, view: StudyView, state: str, claim: PrivacyStatement | None) -> str:
+    """Return words on a selection that has ended without a winner; else empty.
+
+    That it has none is part of what is released, and the claim is the selection's, whatever came
+    of it. Arguments are those of ``unreleased``.
+    """
+    if not spec.privacy.mode.is_sealed or view.trials or state != "finished":
+        return ""
+    cost = "" if claim is None else f"; it claims {_in_words(claim)}"
+    return f"it has no winner, and nothing more will be shown{cost}"
+
+
+def _in_words(claim: PrivacyStatement) -> str:
+    return f"epsilon={shown_epsilon(claim.epsilon)} ({claim.line()})"
+
+
+def _sealed_progress(spec: SweepSpec, view: StudyView, state: str) -> str:
     states = [trial.state for trial in view.trials.values()]
     if not states:
-        return "nothing is released yet"
+        return "nothing is released" + ("" if state == "finished" else " yet")
     if spec.subset_rate is None:
         return "the winner is released"
     has_finished = TrialState.FINISHED in states

@@ -11,10 +11,10 @@ from dpsweep.foundation.file_paths import FilePath, file_path
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.foundation.validate import of_kind
 from dpsweep.foundation.words import listed
-from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
+from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.choosing import By, Choice, Limits, choose, nothing_within, unbeaten
 from dpsweep.results.claims import Claims
-from dpsweep.results.progress import status_line
+from dpsweep.results.progress import no_winner, status_line, unreleased
 from dpsweep.results.records import LocalRecords, Records, looked_at
 from dpsweep.results.tables.notebook import html_of_study
 from dpsweep.results.tables.rows import frame_of
@@ -171,21 +171,8 @@ class SweepResult:
 
     @property
     def unreleased(self) -> str:
-        """Words on a study of accounting select that has released nothing yet; else empty."""
-        if not self.spec.privacy.mode.is_sealed or self.view.trials:
-            return ""
-        selection, claim = self.spec.privacy.selection, self.study_statement()
-        shown = "the best of them is shown once the study has finished"
-        if self.spec.subset_rate is not None:
-            shown = "the run of the best configuration is shown, once they have ended"
-        text = (
-            f"its trials are secret, and so is their number, about {selection.mean:g} by the spec; "
-            f"{shown}"
-        )
-        if claim is not None:
-            text += f", at epsilon={shown_epsilon(claim.epsilon)} ({claim.line()})"
-        is_over = self.state not in ("new", "running")
-        return text + ("; run the same command again to continue it" if is_over else "")
+        """Words on a study of accounting select that has nothing to show; else empty."""
+        return unreleased(self.spec, self.view, self.state, self.study_statement())
 
     def history(self, trial: int | None = None) -> list[dict[str, Any]]:
         """Return what happened, oldest first: time, event, trial, step, epsilon, detail."""
@@ -287,6 +274,7 @@ class SweepResult:
             unscored=self._unscored(),
             failure=self._failure(limits.method),
             is_over=self.state == "finished",
+            ended_without=no_winner(self.spec, self.view, self.state, self.study_statement()),
         )
 
     def _check_method(self, method: str | None) -> None:

@@ -1,5 +1,7 @@
 """What a newcomer is told: suggestions that help, refusals before any work, tables that say why."""
 
+import html
+import json
 import shutil
 from pathlib import Path
 
@@ -9,9 +11,11 @@ from whole_studies import cli_here, make_spec
 from written_studies import write_study
 
 from dpsweep import sweep
+from dpsweep.foundation.durable import DurableLog
 from dpsweep.foundation.errors import SpecError, StudyError
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.planning.preflight import preflight
+from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.base import HYPERPARAMETERS
 from dpsweep.spec.space.hyperparameters import without_effect
@@ -90,6 +94,31 @@ def test_a_selection_that_has_released_nothing_says_when_it_will(selection):
     assert "the best of them is shown once the study has finished" in words
     assert "run the same command again" in words
     assert cli_here("status", "select", "--root", str(selection), "-f", "json").stdout == "[]\n"
+
+
+def test_a_selection_that_has_ended_without_a_winner_says_so_and_its_claim(selection, tmp_path):
+    """It was said to be unfinished, and that the same command continues it."""
+    journal = selection / "select" / "journal.jsonl"
+    first, *_, last = map(json.loads, journal.read_text().splitlines())
+    journal.unlink()
+    with DurableLog(journal) as log:
+        for record in (first, {**last, "end_reason": "there is no winner"}):
+            log.append({k: v for k, v in record.items() if k not in ("seq", "crc")})
+    root = str(selection)
+    claim = load_sweep("select", root=root).study_statement()
+    cost = f"it claims epsilon={shown_epsilon(claim.epsilon)} ({claim.line()})"
+    status = cli_here("status", "select", "--root", root)
+    best = cli_here("best", "select", "--root", root)
+    report = cli_here("report", "select", "--root", root, "--html", tmp_path / "a.html")
+    assert report.returncode == 0, report.stderr
+    page = html.unescape((tmp_path / "a.html").read_text())
+    page = page.partition('id="pictures"')[0].partition('id="card"')[0]
+    assert (status.returncode, best.returncode) == (0, 3)
+    for told in (status.stderr, best.stderr, page):
+        words = " ".join(told.split())
+        assert f"it has no winner, and nothing more will be shown; {cost}" in words
+        assert "adds to this one" in words
+        assert not any(wrong in words for wrong in ("released yet", "continue", "dpsweep logs"))
 
 
 def test_what_decides_nothing_is_named_with_its_reason():
