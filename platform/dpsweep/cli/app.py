@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import re
 import select
 import sys
@@ -163,6 +164,8 @@ def _refuse_usage(error: Any) -> NoReturn:
 
 def main() -> None:
     """Run the command line; errors are one readable paragraph and an exit code."""
+    if isinstance(sys.stdout, io.TextIOWrapper):  # as Python does for stderr
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
         sys.exit(app(standalone_mode=False) or 0)
     except UsageError as error:
