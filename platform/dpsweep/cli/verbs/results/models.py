@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -131,7 +132,9 @@ def predict(
         return
     names, records = read_files(files, served.facts)
     frame = served.predict(records)
-    frame.insert(0, "record", names)
+    # What is no UTF-8 in the name of a file is escaped: pyarrow keeps no other text.
+    shown = [os.fsencode(name).decode("utf-8", "backslashreplace") for name in names]
+    frame.insert(0, "record", shown)
     if to is not None:
         _write(to, frame)
         say(f"wrote {to}: {counted(len(frame), 'record')}")
