@@ -422,6 +422,9 @@ def test_html_writes_one_page_and_refuses_two(study, tmp_path):
     assert "one study" in done.stderr
     done = cli_here("report", "composed", "--html", path / "page.html", "--root", root)
     assert done.returncode == 2
+    done = cli_here("report", "composed", "--html", tmp_path / "none/page.html", "--root", root)
+    assert (done.returncode, (tmp_path / "none").exists()) == (2, False)
+    assert "no such directory" in done.stderr
     link, aim, pipe = tmp_path / "link.html", tmp_path / "aim.html", tmp_path / "pipe"
     link.symlink_to(aim)
     assert cli_here("report", "composed", "--html", link, "--root", root).returncode == 0

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 import typer
 
 from dpsweep.cli.base import Name, Root, TrackingUri, say
-from dpsweep.foundation.durable import write_atomically
-from dpsweep.foundation.errors import BadInputError, StorageError
+from dpsweep.cli.written import write_file
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.words import counted
 from dpsweep.results.study import load_sweep
 from dpsweep.results.tables.rows import csv_text, json_text, parquet_bytes, trial_rows
@@ -54,7 +54,7 @@ def export(
     if path is None:
         sys.stdout.write(content.decode())
     else:
-        _write(path, content)
+        write_file(path, content)
         say(f"wrote {path}: {counted(len(rows), 'trial')}, every epsilon with its terms")
     for line in [*result.score_notes(), *([result.source] if result.source else [])]:
         say(f"note: {line}")
@@ -69,13 +69,3 @@ def _kind_of(path: Path | None) -> Kind:
             fix=f"a name that ends in {', '.join(KINDS)}, or -f",
         )
     return KINDS[path.suffix]
-
-
-def _write(path: Path, content: bytes) -> None:
-    fix = "name a file in a directory that is there"
-    if not path.parent.is_dir():
-        raise BadInputError(f"{path} cannot be written: no such directory", fix=fix)
-    try:
-        write_atomically(path, content)
-    except StorageError as error:
-        raise BadInputError(f"{path} cannot be written", because=error.message, fix=fix) from error

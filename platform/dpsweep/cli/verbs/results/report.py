@@ -12,8 +12,8 @@ from dpsweep.cli.base import Output, Root, say
 from dpsweep.cli.completion import study_names
 from dpsweep.cli.memory_words import memory_taken
 from dpsweep.cli.output import Format, print_records
-from dpsweep.foundation.durable import write_atomically
-from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError, StorageError
+from dpsweep.cli.written import refuse_no_folder, write_file
+from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.modes import UNACCOUNTED
@@ -139,10 +139,8 @@ def _write_page(names: Sequence[str], root: FilePath | None, path: Path) -> None
         raise BadInputError(
             f"{path} exists already, and is no page of a study", fix="choose another name"
         )
-    try:
-        write_atomically(path, page_of(load_sweep(names[0], root=root)).encode())
-    except StorageError as error:
-        raise BadInputError(error.message) from error
+    refuse_no_folder(path)
+    write_file(path, page_of(load_sweep(names[0], root=root)).encode())
     say(f"{path} has the study's page; it needs no network")
 
 
