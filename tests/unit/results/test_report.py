@@ -447,6 +447,33 @@ def test_the_command_says_what_is_missing(written, tmp_path):
     assert "1 of 1 row lacks repetitions" in result.output
     result = call(tmp_path, written("none", num_finished=0))
     assert isinstance(result.exception, NothingWithinBudgetError)
+    assert "dpsweep logs NAME" in str(result.exception)
+
+
+def test_a_study_without_a_row_is_named(written, tmp_path):
+    """It was left out without a word, and so was the name of the study that has a row."""
+    result = call(tmp_path, written("first"), written("none", num_finished=0))
+    assert result.exit_code == 0, result.output
+    words = " ".join(result.stderr.split())
+    assert words == "none has no row, as it has no finished trial; `dpsweep status none` says more"
+    heads, _, row, *_ = map(str.split, result.stdout.splitlines())
+    assert (heads[0], row[0]) == ("study", "first")
+    assert call(tmp_path, "first").stdout.split()[0] == "finished"
+
+
+def test_bounds_in_the_wrong_order_are_said_to_give_no_boost(written, tmp_path):
+    """The column was left out without a word, and spoken of below the table."""
+    words = (written("first"), "--over", "train.repeat")
+    bounds = (written("worst", -0.2), written("top", 0.1))
+    right = call(tmp_path, *words, "--lower", bounds[0], "--upper", bounds[1])
+    wrong = call(tmp_path, *words, "--lower", bounds[1], "--upper", bounds[0])
+    said = "which boost (test/accuracy) rest on."
+    assert (said in " ".join(right.stdout.split()), "no boost" in right.stderr) == (True, False)
+    assert "boost" not in wrong.stdout
+    assert " ".join(wrong.stderr.split()) == (
+        "no boost of 1 of 1 row: no trial of a bound has finished there, or --upper worst is no "
+        "better than --lower top"
+    )
 
 
 def test_costs_are_the_mean_time_and_the_largest_peak_of_a_rows_repetitions():

@@ -99,8 +99,14 @@ def report(
     )
     if not rows:
         raise NothingWithinBudgetError(
-            f"no finished trial in {', '.join(names)}", fix="`dpsweep status NAME` shows them"
+            f"no finished trial in {', '.join(names)}",
+            fix="`dpsweep status NAME` says how each stands, `dpsweep logs NAME` why trials ended",
         )
+    for name in [study.name for study in studies]:
+        if all(row["study"] != name for row in rows):
+            say(
+                f"{name} has no row, as no trial of it has finished: `dpsweep logs {name}` says why"
+            )
     lacking = sum("missing" in row for row in rows)
     if lacking:
         lack = "lacks" if lacking == 1 else "lack"
@@ -110,13 +116,22 @@ def report(
             "too good where a scheduler stops what scores low; `dpsweep run SPEC` continues a "
             "study that has not ended"
         )
+    boosts = [value for row in rows for name, value in row.items() if name.startswith("boost ")]
+    if lower is not None and None in boosts:
+        of = f"{boosts.count(None)} of {counted(len(rows), 'row')}"
+        say(
+            f"no boost of {of}: no trial of a bound has finished there, or --upper {upper} is no "
+            f"better than --lower {lower}"
+        )
     for study in (*studies, *(bound for bound in bounds if bound is not None)):
         for line in study.notes:
             say(line)
     if output is not Format.TABLE:
         print_records(rows, output)
         return
-    print_records(table(rows), output, caption=caption(rows) + legend(rows))
+    print_records(
+        table(rows, is_named=len(names) > 1), output, caption=caption(rows) + legend(rows)
+    )
     if costs:
         if all(row["seconds"] is None and row["accounting"] != UNACCOUNTED.name for row in rows):
             say("no time and no memory: none is kept under a claim, as they tell of batch sizes")
@@ -144,11 +159,16 @@ def _write_page(names: Sequence[str], root: FilePath | None, path: Path) -> None
     say(f"{path} has the study's page; it needs no network")
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Return rows as people read them: few columns, spread beside its mean, short names."""
+def table(rows: Sequence[Mapping[str, Any]], *, is_named: bool = False) -> list[dict[str, Any]]:
+    """Return rows as people read them: few columns, spread beside its mean, short names.
+
+    Args:
+        rows: A report's.
+        is_named: Keep the name of the study where all rows are of the same one, too.
+    """
     dropped = set(TERMS) - set(differing_terms(rows))
     names = short_names([row["study"] for row in rows])
-    if len(names) == 1:
+    if len(names) == 1 and not is_named:
         dropped.add("study")  # the caption has it
     return [_table_row({**row, "study": names[row["study"]]}, dropped) for row in rows]
 
@@ -235,7 +255,12 @@ def caption(rows: Sequence[Mapping[str, Any]]) -> str:
         f"epsilon of {', '.join(names)}: that of the costliest repetition, {terms}."
         for terms, names in studies.items()
     ]
-    compared = {name for row in rows for name in row if name.startswith(("boost", "difference"))}
+    compared = {
+        name
+        for row in rows
+        for name, value in row.items()
+        if name.startswith(("boost ", "difference ")) and value is not None
+    }
     if compared:
         comparisons = " and ".join(sorted(compared))
         lines.append(f"Not covered by a row's epsilon: other studies, which {comparisons} rest on.")
