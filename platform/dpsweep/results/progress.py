@@ -84,8 +84,8 @@ def no_winner(spec: SweepSpec, view: StudyView, state: str, claim: PrivacyStatem
     """
     if not spec.privacy.mode.is_sealed or view.trials or state != "finished":
         return ""
-    cost = "" if claim is None else f"; it claims {_in_words(claim)}"
-    return f"it has no winner, and nothing more will be shown{cost}"
+    cost = "makes no claim" if claim is None else f"claims {_in_words(claim)}"
+    return f"it has no winner, and nothing more will be shown; it {cost}"
 
 
 def _in_words(claim: PrivacyStatement) -> str:

@@ -105,7 +105,7 @@ def report(
     for name in [study.name for study in studies]:
         if all(row["study"] != name for row in rows):
             say(
-                f"{name} has no row, as no trial of it has finished: `dpsweep logs {name}` says why"
+                f"{name} has no row, as it has no finished trial; `dpsweep status {name}` says more"
             )
     lacking = sum("missing" in row for row in rows)
     if lacking:
