@@ -37,7 +37,10 @@ def print_trials(
     *,
     explain: bool = False,
 ) -> None:
-    """Print trials of a study, all of them by default, with what their epsilons cover."""
+    """Print trials of a study, all of them by default, with what their epsilons cover.
+
+    Of none there is no table to explain; a claim that was given up is said all the same.
+    """
     rows = []
     has_kinds = result.spec.privacy.mode.is_public_search or result.spec.search.on is not None
     is_probed = result.spec.final_trial is not None
@@ -76,7 +79,10 @@ def print_trials(
     caption = f"{caption_of(result, explain, shown)}\n{_SCORES_ARE_OF}"
     if best is not None:
         caption = f"* the best. {caption}"
-    print_records(rows, output, caption=caption, collapsible={"method", *result.varied})
+    if rows or output is not Format.TABLE:
+        print_records(rows, output, caption=caption, collapsible={"method", *result.varied})
+    elif result.claims.downgraded:
+        say(caption_of(result, explain, shown))
     for line in result.score_notes():
         say(line)
 

@@ -6,6 +6,7 @@ import os
 import pty
 import re
 import select
+import shutil
 import subprocess
 import sys
 
@@ -409,6 +410,25 @@ def test_decisions_say_where_a_rung_is_and_leave_no_cell_blank(tmp_path):
         patch.setattr("dpsweep.results.records.read_log", lambda path: [verdict])
         row = result.decisions()[0]
     assert (row["rung"], row["rung_epsilon"]) == (2, 1.3)
+
+
+def test_tables_without_a_row_are_not_explained(tmp_path):
+    """A front of no trial was one of its epsilons, and ``decisions`` explained its rows."""
+    write_study(tmp_path, [0.5], scheduler={"type": "fifo"})  # no trial of it has finished
+    root = ("digits", "--root", tmp_path / "studies")
+    judged = cli_here("decisions", *root)
+    assert (judged.returncode, judged.stdout) == (0, "")
+    assert judged.stderr == "no trial was judged; the scheduler is fifo\n"
+    assert cli_here("decisions", *root, "-f", "json").stdout == "[]\n"
+    front, best = cli_here("pareto", *root), cli_here("best", *root)
+    assert (front.returncode, front.stdout) == (best.returncode, "") == (3, "")
+    assert front.stderr == best.stderr
+    journal = tmp_path / "studies" / "digits" / "journal.jsonl"
+    journal.write_text(journal.read_text().splitlines(keepends=True)[0])
+    shutil.rmtree(journal.parent / "ledger")
+    status = cli_here("status", *root)
+    assert (status.returncode, status.stdout) == (0, "")
+    assert "no trials yet" in status.stderr
 
 
 def test_an_mlflow_of_ours_shows_no_progress_bars(monkeypatch):

@@ -88,7 +88,10 @@ def pareto(
 ) -> None:
     """Show the trials that no other one beats in score at the same or less epsilon."""
     result = load_sweep(name, root=root, tracking_uri=tracking_uri)
-    print_trials(result, output, result.pareto(), explain=explain)
+    front = result.pareto()
+    if not front:
+        result.best()  # it says why there is none
+    print_trials(result, output, front, explain=explain)
 
 
 def decisions(
@@ -98,7 +101,10 @@ def decisions(
     result = load_sweep(name, root=root)
     rows = []
     if not result.decisions():
-        say(f"no trial was judged so far; the scheduler is {result.spec.scheduler.type}")
+        so_far = " so far" if result.state == "running" else ""
+        say(f"no trial was judged{so_far}; the scheduler is {result.spec.scheduler.type}")
+        if output is Format.TABLE:
+            return
     for row in result.decisions():
         epsilon = math.inf if row["epsilon"] is None else row["epsilon"]
         sampling = result.view.trials[row["trial"]].sampling
