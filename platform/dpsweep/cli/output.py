@@ -14,6 +14,7 @@ from typing import Any
 
 from dpsweep.cli.tables import TALK, lines_of_record, lines_of_table, width, wrapped
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.words import decimals
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
 
@@ -96,7 +97,7 @@ def _cell(value: Any, key: str = "") -> str:
     if isinstance(value, float) and key.replace(" ", "_").startswith("noise_multiplier"):
         return shown_multiplier(value)
     if isinstance(value, float):
-        return _digits(value)
+        return decimals(value)
     if isinstance(value, Mapping):
         return "\n".join(f"{key}: {_cell(entry, key)}" for key, entry in value.items())
     if isinstance(value, (list, tuple)):
@@ -111,14 +112,10 @@ def shown_multiplier(value: float) -> str:
     ('1.0001', '2.0000', '0.0001235')
     """
     if not math.isfinite(value) or value <= 0:
-        return _digits(value)
+        return decimals(value)
     exact = Decimal(repr(value))
     places = -4 if 1e-3 <= value < 1e4 else exact.adjusted() - 3
-    return _digits(float(exact.quantize(Decimal(1).scaleb(places), ROUND_CEILING)))
-
-
-def _digits(value: float) -> str:
-    return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4f}"
+    return decimals(float(exact.quantize(Decimal(1).scaleb(places), ROUND_CEILING)))
 
 
 def _print_table(

@@ -27,6 +27,17 @@ def exact(value: float | None) -> str:
     return short if float(short) == value else repr(float(value))
 
 
+def decimals(value: float) -> str:
+    """Return a score or another measured number with four decimals, which line up in a column.
+
+    What is tiny or large has four digits.
+
+    >>> decimals(0.39), decimals(12.0), decimals(0.00012345), decimals(123456.0)
+    ('0.3900', '12.0000', '0.0001234', '1.235e+05')
+    """
+    return f"{value:.4g}" if abs(value) < 1e-3 or abs(value) >= 1e4 else f"{value:.4f}"
+
+
 def counted(number: float, noun: str) -> str:
     """Return a number of things: one is no plural.
 

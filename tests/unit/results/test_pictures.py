@@ -2,6 +2,7 @@
 
 import base64
 import csv
+import dataclasses
 import io
 import json
 import os
@@ -245,6 +246,27 @@ def test_the_page_says_what_was_asked_what_it_cost_and_what_won(study):
         assert f">{trial.trial_id}</td>" in text
     assert "Privacy card" in text
     assert str(result.spec.search.num_trials) in text
+
+
+def test_scores_of_the_page_have_four_decimals_below_headers_on_their_side(study, monkeypatch):
+    """0.39 stood above 0.04178, and the header of numbers on the left."""
+    result = study("composed")
+    metric, best = result.best().metric, result.best()
+    trials = [dataclasses.replace(t, value=0.39) if t != best else t for t in result.results]
+    monkeypatch.setattr(type(result), "results", trials)
+    story = story_of(result, version="")
+    at = story.trials.columns.index(metric)
+    scores = [row[at] for row in story.trials.rows]
+    assert "0.3900" in scores
+    assert all(re.fullmatch(r"\d\.\d{4}", score) for score in scores)
+    assert dict(story.won)[metric] == f"{best.value:.4f}"
+    page = page_of(result)
+    heads = re.findall(
+        r'<th scope="col"[^>]*?( class="number")?><button type="button">(.*?)<', page
+    )
+    numbers = {name for mark, name in heads if mark}
+    assert {metric, "trials", "trial", "epsilon", "step"} <= numbers
+    assert not numbers & {"state", "reason", "method"}
 
 
 def test_the_page_marks_the_best_trial(study):

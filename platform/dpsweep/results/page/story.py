@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsweep.foundation.errors import NothingWithinBudgetError
+from dpsweep.foundation.words import decimals
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.results.origins import reading_data
 from dpsweep.results.study import SweepResult
@@ -118,7 +119,7 @@ def _won(result: SweepResult) -> tuple[list[Fact], list[Fact]]:
     scores = {best.metric: best.value, **best.metrics}
     facts: list[Fact] = [
         *number,
-        *((name, as_cell(score)) for name, score in scores.items()),
+        *((name, as_cell(_score(score))) for name, score in scores.items()),
         ("Epsilon", _in_words(best.statement)),
     ]
     if best.study_statement is not None:
@@ -188,14 +189,18 @@ def _trial(
         **({"records": result.view.trials[number].records} if has_kinds else {}),
         **({} if spec.final_trial is None else {"run": spec.run_of(number)}),
         "method": trial.config.get("method"),
-        trial.metric: trial.value,
-        **({test: trial.metrics.get(test)} if test else {}),
+        trial.metric: _score(trial.value),
+        **({test: _score(trial.metrics.get(test))} if test else {}),
         "epsilon": shown_epsilon(trial.epsilon),
         "sampling": trial.statement.sampling,
         "step": trial.step,
         "steps": trial.steps_run,
         "planned": trial.num_steps,
     }
+
+
+def _score(value: float | None) -> str | None:
+    return None if value is None else decimals(value)
 
 
 def _is_number(value: Any) -> bool:
