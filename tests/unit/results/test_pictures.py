@@ -261,12 +261,29 @@ def test_scores_of_the_page_have_four_decimals_below_headers_on_their_side(study
     assert all(re.fullmatch(r"\d\.\d{4}", score) for score in scores)
     assert dict(story.won)[metric] == f"{best.value:.4f}"
     page = page_of(result)
+    page = page.replace("<wbr>", "")
     heads = re.findall(
         r'<th scope="col"[^>]*?( class="number")?><button type="button">(.*?)<', page
     )
     numbers = {name for mark, name in heads if mark}
     assert {metric, "trials", "trial", "epsilon", "step"} <= numbers
     assert not numbers & {"state", "reason", "method"}
+
+
+def test_a_printed_page_has_the_searched_values(study):
+    """Tables were cut off at the edge, and the winner's values folded away."""
+    result = study("composed")
+    story = story_of(result, version="")
+    won, best = dict(story.won), result.best()
+    assert won["optim.lr"] == f"{best.config['optim.lr']:.4g}"
+    (searched,) = searched_values(result, [best])
+    assert [name for name, value in searched.items() if value is not None] == [
+        name for name in won if name in best.config
+    ]
+    page = page_of(result)
+    assert "@media print" in page
+    assert ".wide { overflow: visible; }" in page.partition("@media print")[2].partition("\n")[0]
+    assert ">optim.<wbr>lr</button>" in page  # headers break between words
 
 
 def test_the_page_marks_the_best_trial(study):

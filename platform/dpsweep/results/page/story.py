@@ -124,6 +124,9 @@ def _won(result: SweepResult) -> tuple[list[Fact], list[Fact]]:
     ]
     if best.study_statement is not None:
         facts.append(("The study", _in_words(best.study_statement)))
+    (searched,) = searched_values(result, [best])
+    chosen = ((name, as_cell(value)) for name, value in searched.items() if value is not None)
+    facts += chosen  # on paper the whole configuration stays folded
     if best.model_uri:
         facts.append(("Model", best.model_uri))
     return facts, [(name, as_cell(value)) for name, value in best.config.items()]
