@@ -102,7 +102,9 @@ def test_points_of_the_learning_curves_are_the_reports(study):
 
 def test_the_budget_is_never_overdrawn_in_the_picture(study):
     result = study("composed")
-    rows = rows_of(pictures(result)["epsilon_over_time"])
+    picture = pictures(result)["epsilon_over_time"]
+    assert "committed at each end of a trial" in picture.caption  # between two of them: more
+    rows = rows_of(picture)
     assert all(float(row["epsilon"]) <= result.study_statement().epsilon for row in rows)
     minutes = [float(row["minutes"]) for row in rows]
     assert minutes == sorted(minutes)

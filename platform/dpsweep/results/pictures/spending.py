@@ -53,8 +53,8 @@ def epsilon_over_time(result: SweepResult) -> Picture | None:
     return Picture(
         "epsilon_over_time",
         "Privacy spent over time",
-        "What is committed so far, for information: spent, or reserved for "
-        "a trial that runs (the line falls where a stopped one frees what it did not spend). It is "
+        "What is committed at each end of a trial, for information: spent, or reserved for those "
+        "that run then (the line falls where a stopped one frees what it did not spend). It is "
         "no sum of the trials' epsilons: by the study's composition the first one may stand for "
         "more than its own, and many for less. The "
         f"dashed line is what the study claims, whatever was used: {study.one_line()}.",
