@@ -24,6 +24,7 @@ _TEST = {
     "public": "on records declared public",
     "private": "none; the test records are declared private, and no score on them is released",
 }
+_NO_TEST = "none: no records are kept for testing"
 _STATES = ("finished", "running", "paused", "pruned", "failed", "interrupted", "infeasible")
 
 
@@ -44,21 +45,21 @@ def privacy_card(facts: Mapping[str, Any]) -> str:
             trial is not private. ``public`` may lack the first before its final run, a study that
             was downgraded from ``select`` the second. ``methods`` is a list of names.
 
-            Optional: ``num_records`` (declared number of records), ``trials`` (state to number),
-            ``best`` (record of the best trial, with its statement), ``sampling`` (of the trials;
-            default: of the statements above), ``composition`` (``title``, ``about``,
-            ``accountant`` and ``spent_epsilon``), ``selection`` (``mean``, ``shape``),
-            ``dataset_ledger`` (``path``, ``epsilon``, ``delta``, ``cap_epsilon``, ``cap_delta``,
-            ``studies``, a number or a list, and ``broken`` once it bounds nothing), ``downgrade``
-            (why the label is not the one that was asked for), ``accounting_asked`` (that one),
-            ``episodes`` (``number``, ``ways``, ``shots``), ``classes`` (names of the private
-            task's, where the dataset has others), ``public`` (``about`` records that are declared
-            public, ``labels``, and ``is_file``: some are those of another file), ``start``
-            (``runs``, ``epsilons`` that they release within, ``sampling``, None before the
-            first), ``split`` (``searched`` and ``rest``, declared records of the
-            search and of the final run, and ``accountant`` of the latter), ``pretrained``
-            (``about``, ``address``, ``is_trained``: by this study and not read from a file),
-            ``audits`` (``study_card.audits``), ``version``.
+            Optional: ``num_records`` (declared number of records), ``has_test`` (False: there are
+            no test records), ``trials`` (state to number), ``best`` (record of the best trial, with
+            its statement), ``sampling`` (of the trials; default: of the statements above),
+            ``composition`` (``title``, ``about``, ``accountant`` and ``spent_epsilon``),
+            ``selection`` (``mean``, ``shape``), ``dataset_ledger`` (``path``, ``epsilon``,
+            ``delta``, ``cap_epsilon``, ``cap_delta``, ``studies``, a number or a list, and
+            ``broken`` once it bounds nothing), ``downgrade`` (why the label is not the one that was
+            asked for), ``accounting_asked`` (that one), ``episodes`` (``number``, ``ways``,
+            ``shots``), ``classes`` (names of the private task's, where the dataset has others),
+            ``public`` (``about`` records that are declared public, ``labels``, and ``is_file``:
+            some are those of another file), ``start`` (``runs``, ``epsilons`` that they release
+            within, ``sampling``, None before the first), ``split`` (``searched`` and ``rest``,
+            declared records of the search and of the final run, and ``accountant`` of the latter),
+            ``pretrained`` (``about``, ``address``, ``is_trained``: by this study and not read from
+            a file), ``audits`` (``study_card.audits``), ``version``.
     Raises:
         BadInputError: A required fact is missing, the accounting mode is unknown, or a claim is
             made that the mode does not allow.
@@ -158,6 +159,7 @@ def _points(title: str, rows: Sequence[tuple[str, str]]) -> str:
 def _protected(facts: Mapping[str, Any]) -> str:
     records = facts.get("num_records")
     validation, test = facts["validation_visibility"], facts["test_visibility"]
+    tested = _TEST.get(test, test) if facts.get("has_test", True) else _NO_TEST
     rows = [
         (
             "Data",
@@ -165,7 +167,7 @@ def _protected(facts: Mapping[str, Any]) -> str:
         ),
         ("Methods", ", ".join(f"`{method}`" for method in facts["methods"])),
         ("Validation scores", _VALIDATION.get(validation, validation)),
-        ("Test scores", _TEST.get(test, test)),
+        ("Test scores", tested),
     ]
     if facts.get("public"):
         rows.insert(1, _public(facts["public"]))

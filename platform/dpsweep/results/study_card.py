@@ -37,6 +37,7 @@ def card(result: SweepResult) -> str:
         "trial_epsilon": privacy.trial_epsilon,
         "validation_visibility": spec.data.validation.visibility,
         "test_visibility": spec.data.test.visibility,
+        "has_test": info.has_own_test or info.num_test > 0,
         "trials": {state.value: _configurations(result, state) for state in TrialState},
         "version": __version__,
     }

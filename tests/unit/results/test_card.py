@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from whole_studies import make_spec
+from written_studies import write_study
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy.modes import CLAIMS
+from dpsweep.results import study_card
 from dpsweep.results.card import privacy_card
 from dpsweep.results.card_facts import REQUIRED
 
@@ -258,6 +262,21 @@ def test_noisy_scores_say_what_their_noise_does(mode: str) -> None:
     assert "The best of many noisy scores is optimistic" in noisy
     assert "two ledgers" not in privacy_card(facts(mode))
     assert "nothing protects them" in privacy_card(facts(mode, test_visibility="public"))
+
+
+def test_a_study_without_test_records_declares_none(tmp_path: Path) -> None:
+    """Its card said that they are declared private; there are some without the fact, as before."""
+    declared = "none; the test records are declared private"
+    assert f"Test scores: {declared}" in privacy_card(facts())
+    without = "- Test scores: none: no records are kept for testing\n"
+    assert without in privacy_card(facts(has_test=False))
+    data = make_spec(tmp_path)["data"]
+    private = {**data, "test": {"fraction": 0.2, "visibility": "private"}}
+    none = {"dataset": "digits", "validation": data["validation"]}
+    for name, given_data, is_there in (("a", private, True), ("b", none, False)):
+        (tmp_path / name).mkdir()
+        text = study_card.card(write_study(tmp_path / name, [1], data=given_data))
+        assert (declared in text, without in text) == (is_there, not is_there)
 
 
 @pytest.mark.parametrize("part", ["validation", "test"])
