@@ -29,7 +29,18 @@ Sets = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Override a key of the spec; repeatable."),
 ]
-Output = Annotated[Format, typer.Option("-f", "--format", help="How to print data.")]
+
+
+def _format(context: typer.Context, value: Format) -> Format:
+    """Return the format that ``--json`` says, which is read before, or else ``-f``."""
+    return Format.JSON if context.params.get("as_json") else value
+
+
+Output = Annotated[
+    Format, typer.Option("-f", "--format", callback=_format, help="How to print data.")
+]
+#: Stands beside each ``Output``, which it decides: a verb looks at that alone.
+Json = Annotated[bool, typer.Option("--json", is_eager=True, help="Same as -f json.")]
 Root = Annotated[
     Folder | None,
     typer.Option(
@@ -54,7 +65,6 @@ Name = Annotated[
 Explain = Annotated[
     bool, typer.Option("--explain", help="Say at length what each epsilon covers, and why.")
 ]
-Json = Annotated[bool, typer.Option("--json", help="Same as -f json.")]
 
 
 _STARTED = time.monotonic()  # of this command, but for Python itself

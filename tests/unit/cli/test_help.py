@@ -1,5 +1,6 @@
 """The help of every verb, word for word: what a verb takes changes on purpose only."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -37,3 +38,13 @@ def test_every_verb_has_its_help_kept(monkeypatch):
         line.split()[0] for line in listed.splitlines() if line.startswith("  ") and line[2] != " "
     }
     assert verbs == {verb.split()[0] for verb in VERBS if verb}
+
+
+def test_json_is_a_format_of_every_verb_that_has_formats():
+    helps = {verb: (GOLDEN / f"{verb.replace(' ', '_')}.txt").read_text() for verb in VERBS if verb}
+    formats = {verb for verb, text in helps.items() if "<table|json|yaml|csv>" in text}
+    assert len(formats) > 20
+    assert formats == {verb for verb, text in helps.items() if "Same as -f json" in text}
+    for words in (["--json"], ["-f", "json"], ["--json", "-f", "csv"], ["-f", "csv", "--json"]):
+        assert json.loads(cli_here("methods", *words).stdout)
+    assert cli_here("methods", "-f", "csv").stdout.startswith("method,")

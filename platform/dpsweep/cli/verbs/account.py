@@ -81,7 +81,7 @@ def account_epsilon(
     result = calculator.account_epsilon(
         listed, delta=delta, accountant=cast("AccountantName", accountant)
     )
-    print_records(result, Format.JSON if as_json else output)
+    print_records(result, output)
 
 
 @account.command("steps")
@@ -105,7 +105,7 @@ def account_steps(
         delta=delta,
         accountant=cast("AccountantName", accountant),
     )
-    print_records(result, Format.JSON if as_json else output)
+    print_records(result, output)
 
 
 @account.command("noise")
@@ -133,4 +133,4 @@ def account_noise(
         end_ratio=end_ratio,
         accountant=cast("AccountantName", accountant),
     )
-    print_records(result, Format.JSON if as_json else output)
+    print_records(result, output)

@@ -71,7 +71,6 @@ def advise(
         seed=base.seed if seed is None else seed,
         tell=lambda title: say(stage(f"pricing and playing {title}")),
     )
-    output = Format.JSON if as_json else output
     command = _command(spec, sets, advice)
     if output is Format.CSV:
         print_records([played.to_dict() for played in advice.played], output)

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from dpsweep.auditing.subject import Subject, built_in
-from dpsweep.cli.base import Output, Root, say
+from dpsweep.cli.base import Json, Output, Root, say
 from dpsweep.cli.completion import method_names, study_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.progress import LINE_EVERY_S
@@ -65,6 +65,7 @@ def audit(
     ] = False,
     root: Root = None,
     output: Output = Format.TABLE,
+    as_json: Json = False,
 ) -> None:
     """Test a claim with canaries, on synthetic records; exit 1 if it is refuted."""
     if method is None:

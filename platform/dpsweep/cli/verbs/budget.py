@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpsweep.cli.base import Output
+from dpsweep.cli.base import Json, Output
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.tables import TALK, width, wrapped
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE
@@ -21,6 +21,7 @@ def budget(
         typer.Argument(metavar="FILE", help="Ledger of a dataset: privacy.dataset_ledger."),
     ],
     output: Output = Format.TABLE,
+    as_json: Json = False,
 ) -> None:
     """Show what all studies on a dataset cost, and what is left."""
     account = read_budget(file)

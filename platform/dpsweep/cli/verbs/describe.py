@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from dpsweep.spec.space.hyperparameters import Hyperparameter
 
 
-def methods(output: Output = Format.TABLE) -> None:
+def methods(output: Output = Format.TABLE, as_json: Json = False) -> None:
     """List the training methods."""
     rows = [
         {
@@ -61,7 +61,6 @@ def describe(
     as_json: Json = False,
 ) -> None:
     """List a method's hyperparameters; with --model, what it trains of a network."""
-    output = Format.JSON if as_json else output
     if model is not None:
         _print_parameters(TRAINABLES[method], model, classes, image_size, channels, output)
         return

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dpsweep.cli.base import Output, say
+from dpsweep.cli.base import Json, Output, say
 from dpsweep.cli.completion import method_names, preset_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
@@ -90,6 +90,7 @@ def init(
     presets: Annotated[bool, typer.Option("--presets", help="List the presets.")] = False,
     schema: Annotated[bool, typer.Option("--schema", help="Print the JSON schema.")] = False,
     output: Output = Format.TABLE,
+    as_json: Json = False,
 ) -> None:
     """Write a starter spec, every key explained; or a preset: a paper's study."""
     chosen = [

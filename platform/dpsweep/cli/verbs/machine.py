@@ -17,7 +17,7 @@ from typing import Annotated
 
 import typer
 
-from dpsweep.cli.base import Output, Root, say
+from dpsweep.cli.base import Json, Output, Root, say
 from dpsweep.cli.completion import study_names
 from dpsweep.cli.doctor import diagnose, feature_stores, whole_gib
 from dpsweep.cli.output import Format, print_records
@@ -159,6 +159,7 @@ def doctor(
     ] = False,
     root: Root = None,
     output: Output = Format.TABLE,
+    as_json: Json = False,
 ) -> None:
     """Check this installation and machine; exit 1 if something is broken."""
     folder = root or default_root()

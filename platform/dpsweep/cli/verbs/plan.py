@@ -48,7 +48,6 @@ def plan(
     summary, sample = plans.summary, plans.sample
     if plans.refused:
         say(f"note: {plans.refused}")
-    output = Format.JSON if as_json else output
     if output is not Format.TABLE:
         print_records(plans.to_dict(), output)
         _refuse_planless(checked, sample)

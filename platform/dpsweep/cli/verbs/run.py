@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from dpsweep.cli.base import Explain, Output, Sets, Spec, load_checked, say, stage
+from dpsweep.cli.base import Explain, Json, Output, Sets, Spec, load_checked, say, stage
 from dpsweep.cli.output import Format
 from dpsweep.cli.progress import ProgressDisplay
 from dpsweep.cli.trials import in_short, print_trials
@@ -68,7 +68,11 @@ def _num_trials(checked: Preflight) -> str:
 
 
 def run(
-    spec: Spec, sets: Sets = None, output: Output = Format.TABLE, explain: Explain = False
+    spec: Spec,
+    sets: Sets = None,
+    output: Output = Format.TABLE,
+    as_json: Json = False,
+    explain: Explain = False,
 ) -> None:
     """Run a sweep, or continue it: the same command resumes."""
     _say_checking(spec)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsweep.cli.base import Output, Sets, Spec, load_checked, say
+from dpsweep.cli.base import Json, Output, Sets, Spec, load_checked, say
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
@@ -50,6 +50,7 @@ def simulate(
     ] = None,
     slots: Annotated[int, typer.Option(min=1, help="Trials at once.")] = 8,
     output: Output = Format.TABLE,
+    as_json: Json = False,
 ) -> None:
     """Compare schedulers under a simulated clock: the spec's search and budgets, no training."""
     from dpsweep.planning.simulation.simulate import simulate as run

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpsweep.cli.base import Explain, Name, Output, Root, TrackingUri, say
+from dpsweep.cli.base import Explain, Json, Name, Output, Root, TrackingUri, say
 from dpsweep.cli.best_spec import spec_text
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.trials import caption_of, epsilon_cells, in_short
@@ -68,6 +68,7 @@ def best(
     root: Root = None,
     tracking_uri: TrackingUri = None,
     output: Output = Format.TABLE,
+    as_json: Json = False,
     explain: Explain = False,
 ) -> None:
     """Show the best configuration within a budget; exit 3 if there is none."""
@@ -99,6 +100,7 @@ def show(
     root: Root = None,
     tracking_uri: TrackingUri = None,
     output: Output = Format.TABLE,
+    as_json: Json = False,
     explain: Explain = False,
 ) -> None:
     """Show one trial: scores, epsilon, configuration, its reports."""

@@ -35,7 +35,6 @@ def layers(
     as_json: Json = False,
 ) -> None:
     """Show noise against gradient and what trains, by layer, from public records."""
-    output = Format.JSON if as_json else output
     result = load_sweep(name, root=root)
     table = study_layers(result, study_records(result), trial=trial, at=at, num_records=records)
     if figure is not None:

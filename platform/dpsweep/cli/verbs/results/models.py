@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dpsweep.cli.base import Name, Output, Root, say
+from dpsweep.cli.base import Json, Name, Output, Root, say
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.verbs.results.best import CompareBy, MaxDelta, MaxEpsilon, OfMethod, limits_of
 from dpsweep.foundation.durable import write_atomically
@@ -51,6 +51,7 @@ def register(
         str | None, typer.Option("--tracking-uri", help="MLflow store; default: the study's.")
     ] = None,
     output: Output = Format.TABLE,
+    as_json: Json = False,
 ) -> None:
     """Put a model into MLflow's registry: raw records in, classes out, no dpsweep needed."""
     registered = _registering().register_model(
@@ -118,6 +119,7 @@ def predict(
         ),
     ] = None,
     output: Output = Format.TABLE,
+    as_json: Json = False,
 ) -> None:
     """Ask a model about records: its claim first, then a row for each of them."""
     if to is not None and to.suffix != ".csv":

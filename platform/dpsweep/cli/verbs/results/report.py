@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpsweep.cli.base import Output, Root, say
+from dpsweep.cli.base import Json, Output, Root, say
 from dpsweep.cli.completion import study_names
 from dpsweep.cli.memory_words import memory_taken
 from dpsweep.cli.output import Format, print_records
@@ -80,6 +80,7 @@ def report(
     ] = None,
     root: Root = None,
     output: Output = Format.TABLE,
+    as_json: Json = False,
 ) -> None:
     """Compare studies: best configuration per row, mean and spread over repetitions."""
     if html is not None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dpsweep.cli.base import Output, Root, TrackingUri, say
+from dpsweep.cli.base import Json, Output, Root, TrackingUri, say
 from dpsweep.cli.completion import study_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
@@ -33,6 +33,7 @@ def list_studies(
         ),
     ] = None,
     output: Output = Format.TABLE,
+    as_json: Json = False,
 ) -> None:
     """List all studies of a folder or a tracking store."""
     if where is not None and is_stored(where):
@@ -74,6 +75,7 @@ def compare(
     root: Root = None,
     tracking_uri: TrackingUri = None,
     output: Output = Format.TABLE,
+    as_json: Json = False,
 ) -> None:
     """Show what two studies differ in, and what compares."""
     sides = [_side(name, root, tracking_uri) for name in (a, b)]

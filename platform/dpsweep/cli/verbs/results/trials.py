@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from dpsweep.cli.base import Explain, Name, Output, Root, TrackingUri, say
+from dpsweep.cli.base import Explain, Json, Name, Output, Root, TrackingUri, say
 from dpsweep.cli.memory_words import memory_taken
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.trials import caption_of, epsilon_cells, print_trials
@@ -28,6 +28,7 @@ def status(
     root: Root = None,
     tracking_uri: TrackingUri = None,
     output: Output = Format.TABLE,
+    as_json: Json = False,
     explain: Explain = False,
 ) -> None:
     """Show a study's trials, running or not."""
@@ -57,6 +58,7 @@ def logs(
     trial: Annotated[int | None, typer.Option(help="Only this trial.")] = None,
     root: Root = None,
     output: Output = Format.TABLE,
+    as_json: Json = False,
     explain: Explain = False,
 ) -> None:
     """Show what happened in a study, in order."""
@@ -84,6 +86,7 @@ def pareto(
     root: Root = None,
     tracking_uri: TrackingUri = None,
     output: Output = Format.TABLE,
+    as_json: Json = False,
     explain: Explain = False,
 ) -> None:
     """Show the trials that no other one beats in score at the same or less epsilon."""
@@ -95,7 +98,11 @@ def pareto(
 
 
 def decisions(
-    name: Name, root: Root = None, output: Output = Format.TABLE, explain: Explain = False
+    name: Name,
+    root: Root = None,
+    output: Output = Format.TABLE,
+    as_json: Json = False,
+    explain: Explain = False,
 ) -> None:
     """Show why trials were stopped, paused or continued, and what probes led to."""
     result = load_sweep(name, root=root)
