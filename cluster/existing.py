@@ -22,8 +22,8 @@ from dpsweep.cluster.running_here import START_ONE, address_here
 from dpsweep.cluster.worker import worker_environment
 from dpsweep.foundation.bucket_path import BucketPath, probe
 from dpsweep.foundation.database_path import DatabasePath, LogPath
-from dpsweep.foundation.durable import FileLock
 from dpsweep.foundation.errors import ResourceError, SweepError
+from dpsweep.foundation.locks import FileLock
 from dpsweep.foundation.postgres import holder_of, refuse_unreachable
 from dpsweep.foundation.words import counted
 

@@ -21,8 +21,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from dpsweep.foundation.durable import FileLock, is_locked
 from dpsweep.foundation.errors import ResourceError
+from dpsweep.foundation.locks import FileLock, is_locked
 
 _PREFIX = "dpsweep-"
 _NAME = re.compile(_PREFIX + "[a-z0-9_]{8}")

@@ -12,8 +12,8 @@ import yaml
 from dpsweep.cluster.early import refuse_impossible
 from dpsweep.cluster.existing import refuse_unshared, sharing_problem
 from dpsweep.cluster.package import write_package
-from dpsweep.foundation.durable import FileLock
 from dpsweep.foundation.errors import ResourceError
+from dpsweep.foundation.locks import FileLock
 from dpsweep.spec.cluster import ResourcesSpec
 
 SPEC = {

@@ -89,13 +89,13 @@ STUDIES = (
         "two writers of one ledger",
         "platform/dpsweep/foundation/durable.py",
         (
-            "_take_alone(self._file)\n"
+            "take_alone(self._file)\n"
             "        except OSError as error:\n"
             "            os.close(self._file)\n"
             "            raise LockedError("
         ),
         (
-            "fcntl.flock(self._file, fcntl.LOCK_SH | fcntl.LOCK_NB)\n"
+            "pass\n"
             "        except OSError as error:\n"
             "            os.close(self._file)\n"
             "            raise LockedError("

@@ -1,17 +1,14 @@
-"""Files that survive ``kill -9``: append-only checked logs, atomic writes, exclusive locks."""
+"""Files that survive ``kill -9``: append-only checked logs and atomic writes."""
 
 from __future__ import annotations
 
 import contextlib
 import errno
-import fcntl
 import json
 import os
-import socket
 import sqlite3
 import tempfile
 import threading
-import time
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
@@ -20,18 +17,11 @@ from types import TracebackType
 from typing import Any, Self
 
 from dpsweep.foundation.bucket_path import BucketPath
-from dpsweep.foundation.errors import (
-    MAKE_ROOM,
-    LedgerError,
-    LockedError,
-    StorageError,
-    StudyError,
-)
+from dpsweep.foundation.errors import MAKE_ROOM, LedgerError, LockedError, StorageError
 from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.locks import take_alone
 
 _SEAL = ', "crc": "'
-#: Whoever asks whether a file is locked has it for a moment: that is no reason to refuse a writer.
-_GLANCE_S = 0.2
 
 
 def _checksum(body: str) -> str:
@@ -200,7 +190,7 @@ class DurableLog(Log):
         except OSError as error:
             raise _unwritten(path, error) from error
         try:
-            _take_alone(self._file)
+            take_alone(self._file)
         except OSError as error:
             os.close(self._file)
             raise LockedError(
@@ -334,67 +324,3 @@ def damage_of_sqlite(path: Path) -> str:
     except sqlite3.DatabaseError as error:
         return str(error)
     return "" if verdict == "ok" else verdict.splitlines()[-1]
-
-
-def is_locked(path: Path) -> bool:
-    """Say whether a living process holds a ``FileLock`` on ``path``."""
-    if not path.exists():
-        return False
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
-
-
-def _take_alone(handle: int) -> None:
-    """Lock an open file for this process alone.
-
-    Raises:
-        OSError: Another process holds it for longer than ``is_locked`` does.
-    """
-    deadline = time.monotonic() + _GLANCE_S
-    while True:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise
-            time.sleep(_GLANCE_S / 20)
-
-
-class FileLock:
-    """An exclusive lock that the operating system releases when its process ends.
-
-    Raises:
-        StudyError: Another process holds it.
-    """
-
-    def __init__(self, path: Path, *, holder: str) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        # It is emptied: no link that somebody has laid there may lead to another file.
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
-        try:
-            _take_alone(self._file)
-        except OSError as error:
-            pid, _, host = (
-                os.read(self._file, 300).decode("ascii", "replace").strip().partition(" ")
-            )
-            os.close(self._file)
-            where = f" on {host}" if host else ""
-            raise StudyError(
-                f"{holder} is already running" + (f" (process {pid}{where})" if pid else ""),
-                fix="wait for it, or stop it with Ctrl-C; `dpsweep status` shows its progress",
-            ) from error
-        os.ftruncate(self._file, 0)
-        os.pwrite(self._file, f"{os.getpid()} {socket.gethostname()}\n".encode(), 0)
-
-    def release(self) -> None:
-        """Release the lock; safe to call twice."""
-        if self._file >= 0:
-            os.close(self._file)
-            self._file = -1

@@ -12,10 +12,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from dpsweep.foundation import durable
+from dpsweep.foundation import locks
 from dpsweep.foundation.database_path import DatabasePath, LogPath, is_database_address
-from dpsweep.foundation.durable import DurableLog, FileLock, Log, decode_records, read_log_file
+from dpsweep.foundation.durable import DurableLog, Log, decode_records, read_log_file
 from dpsweep.foundation.file_paths import file_path, on_disk
+from dpsweep.foundation.locks import FileLock
 from dpsweep.foundation.postgres import count_lines, holder_of, read_lines
 from dpsweep.foundation.postgres_log import PostgresLock, PostgresLog
 
@@ -64,7 +65,7 @@ def is_locked(path: LogPath) -> bool:
     """Say whether a living process holds the log or the lock at ``path``."""
     if isinstance(path, DatabasePath):
         return holder_of(path) is not None
-    return durable.is_locked(path)
+    return locks.is_locked(path)
 
 
 def lock(path: LogPath, *, holder: str) -> Lock:

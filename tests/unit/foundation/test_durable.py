@@ -2,14 +2,20 @@ import errno
 import fcntl
 import multiprocessing
 import os
+import shutil
 import socket
+import subprocess
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
+from other_user import without_rights
 
 from dpsweep.foundation import durable
-from dpsweep.foundation.durable import DurableLog, FileLock, is_locked, write_atomically
+from dpsweep.foundation.durable import DurableLog, write_atomically
 from dpsweep.foundation.errors import LedgerError, StorageError, StudyError
+from dpsweep.foundation.locks import FileLock, is_locked
 from dpsweep.foundation.logs import begins_as_log, read_log
 
 
@@ -239,6 +245,45 @@ def test_file_lock_names_its_holder(tmp_path):
     assert not is_locked(tmp_path / "lock")
     assert not is_locked(tmp_path / "nothing")
     FileLock(tmp_path / "lock", holder="study 'x'").release()
+
+
+def test_a_lock_is_nobody_elses_to_hold(tmp_path):
+    before = os.umask(0)
+    try:
+        FileLock(tmp_path / "lock", holder="study 'x'").release()
+    finally:
+        os.umask(before)
+    assert (tmp_path / "lock").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_process_that_has_ended_holds_no_lock(tmp_path):
+    path = tmp_path / "lock"
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    path.write_text(f"{gone.pid} {socket.gethostname()}\n")
+    handle = os.open(path, os.O_RDONLY)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with pytest.raises(StudyError, match="held by another process") as caught:
+        FileLock(path, holder="study 'x'")
+    assert f"process {gone.pid}, which ran it last, has ended" in caught.value.because
+    path.write_text(f"{gone.pid} elsewhere\n")
+    with pytest.raises(StudyError, match=f"is already running .process {gone.pid} on elsewhere"):
+        FileLock(path, holder="study 'x'")
+    os.close(handle)
+
+
+def test_a_lock_that_is_closed_to_this_user_is_asked_of_the_kernel():
+    path = Path(tempfile.mkdtemp()) / "lock"
+    try:
+        path.parent.chmod(0o755)
+        lock = FileLock(path, holder="study 'x'")
+        with without_rights():
+            assert is_locked(path)
+        lock.release()
+        with without_rights():
+            assert not is_locked(path)
+    finally:
+        shutil.rmtree(path.parent)
 
 
 @pytest.mark.parametrize("opened", [DurableLog, lambda path: FileLock(path, holder="it")])

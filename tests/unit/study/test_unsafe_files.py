@@ -13,8 +13,9 @@ from import_graph import ROOT
 from stored_studies import copy_studies
 from whole_studies import cli_here
 
-from dpsweep.foundation.durable import FileLock, checked_json
+from dpsweep.foundation.durable import checked_json
 from dpsweep.foundation.errors import CheckpointError, StudyError
+from dpsweep.foundation.locks import FileLock
 from dpsweep.results.study import load_sweep
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 
