@@ -26,10 +26,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 from dpsweep.cluster.private_directory import PATIENCE_S, remove_left_behind
-from dpsweep.foundation.database_path import log_path
 from dpsweep.foundation.errors import ModelError, RayLostError, ResourceError, StorageError
 from dpsweep.foundation.process.interrupts import raise_lost
 from dpsweep.ledgers.dataset import DatasetLedger
@@ -37,7 +35,7 @@ from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import study_spent
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.costs.selection import choose_selection
-from dpsweep.planning.places import make_places
+from dpsweep.planning.places import make_places, new_dataset_ledger, probe_dataset_ledger
 from dpsweep.planning.preflight import Preflight, SelectionCharge, preflight, valid
 from dpsweep.planning.problems import check_records, record_notes
 from dpsweep.privacy.composition.base import Composition
@@ -141,6 +139,9 @@ def run_checked(
         is_over, is_new = _is_complete(checked, study), not study.has_begun
         if is_new:  # nothing is charged to it until its trials can run
             target = join_cluster(cluster, checked, observer)
+            # Once more, before it has a ledger: a refused one stays new, and its spec may change.
+            checked.check_dataset_budget(selection)
+            probe_dataset_ledger(spec)
         terms, in_journal = enforced_terms(spec), study.view.trials
         ledger = StudyLedger(study.files.ledger, terms=terms, in_journal=in_journal)
         stack.callback(ledger.close)
@@ -148,7 +149,8 @@ def run_checked(
             give_up_claim(study, ledger, ledger.downgraded)
         study_spent(study.files.ledger, study.view.charged())  # refuses a study that lost a ledger
         if not ledger.is_on_dataset:
-            _note_new_dataset_ledger(spec, observer)
+            for note in new_dataset_ledger(spec):
+                observer.on_message(note)
         if not is_over and not is_new:
             target = join_cluster(cluster, checked, observer)
         raise_lost()  # Ctrl-C, before anything is charged
@@ -234,15 +236,6 @@ def _ending_of(error: BaseException, selection: SelectionCharge | None) -> Endin
     if selection is None and isinstance(error, (ResourceError, ModelError, StorageError)):
         return Ending("failed", error.message)
     return Ending("failed")
-
-
-def _note_new_dataset_ledger(spec: SweepSpec, observer: Observer) -> None:
-    """Say where a new dataset ledger begins: studies that name another file do not add up."""
-    name = spec.privacy.dataset_ledger
-    place = None if name is None else log_path(name)
-    if place is not None and not place.exists():
-        where = place.resolve() if isinstance(place, Path) else place
-        observer.on_message(f"{where} is a new dataset ledger: nothing is spent yet")
 
 
 def _commit(

@@ -107,8 +107,8 @@ class MortalStudies:
         append, write = durable.DurableLog.append, durable.write_atomically
         opened = durable.DurableLog.__init__
 
-        def mortal_open(log, path):
-            opened(log, path)
+        def mortal_open(log, path, **options):
+            opened(log, path, **options)
             self._open.append(log)
 
         def mortal_append(log, record):

@@ -175,18 +175,22 @@ class DurableLog(Log):
         the only bytes that are removed are an unfinished last line, whose append never returned.
         A second writer, in this or another process on the machine, is refused.
 
+    Args:
+        path: Of the file.
+        is_shared: Let the group write a new one, too, if the umask does.
     Raises:
         LockedError: The file is open for writing elsewhere.
         LedgerError: It is damaged.
         StorageError: It cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, is_shared: bool = False) -> None:
         self.path = path
+        mode = 0o664 if is_shared else 0o644
         self._one_at_a_time = threading.Lock()
         try:
             _make_directory(path.parent)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
         except OSError as error:
             raise _unwritten(path, error) from error
         try:

@@ -24,15 +24,20 @@ Lock = FileLock | PostgresLock
 _FIRST = b'{"seq":0,'
 
 
-def open_log(path: LogPath) -> Log:
+def open_log(path: LogPath, *, is_shared: bool = False) -> Log:
     """Open a log for writing, and make it if it is not there.
 
+    Args:
+        path: Of the log.
+        is_shared: Others of the user's group may write a new one, if the umask lets them.
     Raises:
         LockedError: It is open for writing elsewhere.
         LedgerError: It is damaged.
         StorageError: It cannot be written now.
     """
-    return PostgresLog(path) if isinstance(path, DatabasePath) else DurableLog(path)
+    if isinstance(path, DatabasePath):
+        return PostgresLog(path)
+    return DurableLog(path, is_shared=is_shared)
 
 
 def read_log(path: LogPath) -> list[dict[str, Any]]:

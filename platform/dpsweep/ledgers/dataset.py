@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
@@ -18,6 +20,13 @@ from dpsweep.ledgers.dataset_account import DatasetAccount, StudyCharge
 
 _WAIT_S = 30.0  # for another process that holds the file, which takes milliseconds
 _POLL_S = 0.05
+_ELSE = "a place that can be written"
+#: What helps whoever may not write a dataset's ledger that is there: no other file, which has spent
+#: nothing.
+OPEN_TO_GROUP = (
+    "let its owner open it to your group (chmod g+rw); another file would forget what this one "
+    "holds"
+)
 _NONE: Mapping[int, int] = MappingProxyType({})
 
 
@@ -241,6 +250,17 @@ class DatasetLedger:
                 again = {"attempt": attempt} if attempt > 1 else {}
                 log.append({"kind": "trial", "study_id": study_id, "trial": trial, **again})
 
+    def probe(self) -> None:
+        """Open the file for writing, as a charge does, if it is there, and write no record.
+
+        Raises:
+            BadInputError: It cannot be written.
+            LedgerError: It is damaged.
+            LockedError: Another process has held it for half a minute.
+        """
+        if not isinstance(self.path, Path) or os.path.exists(self.path):
+            self._open().close()
+
     def break_claim(self, study_id: str, reason: str) -> None:
         """Write that a study lost its claim: from now on ``reserve`` refuses every study.
 
@@ -254,16 +274,18 @@ class DatasetLedger:
         deadline = time.monotonic() + _WAIT_S
         while True:
             try:
-                return open_log(self.path)
+                return open_log(self.path, is_shared=True)
             except LockedError:
                 if time.monotonic() >= deadline:
                     raise
                 time.sleep(_POLL_S)
             except StorageError as error:
+                fix = error.fix
+                if isinstance(self.path, Path):
+                    is_there = os.path.exists(self.path)
+                    fix = OPEN_TO_GROUP if is_there else "set privacy.dataset_ledger to " + _ELSE
                 raise BadInputError(
-                    f"cannot write the dataset ledger {self.path}",
-                    because=error.message,
-                    fix="set privacy.dataset_ledger to a place that can be written",
+                    f"cannot write the dataset ledger {self.path}", because=error.message, fix=fix
                 ) from error
 
 

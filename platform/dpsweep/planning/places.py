@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from dpsweep.foundation.errors import (
 from dpsweep.foundation.file_paths import is_writable
 from dpsweep.foundation.logs import begins_as_log, read_log
 from dpsweep.foundation.postgres import refuse_unreachable as refuse_unreachable_database
+from dpsweep.ledgers.dataset import OPEN_TO_GROUP, DatasetLedger
 from dpsweep.spec.study import SweepSpec
 from dpsweep.spec.tracking import database_of, masked
 from dpsweep.study.launched import is_new
@@ -59,6 +61,9 @@ def place_problems(spec: SweepSpec) -> list[Mistake]:
             problems.append(
                 Mistake(key, problem, "name a dataset ledger, or a file that is not there yet")
             )
+        elif key == "privacy.dataset_ledger" and os.path.exists(file):
+            if not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
+                problems.append(Mistake(key, f"{file} is closed to you", OPEN_TO_GROUP))
         elif not is_writable(file.parent):
             problem = f"{str(file)!r} cannot be written"
             problems.append(Mistake(key, problem, "name a file in a directory of yours, or null"))
@@ -125,6 +130,27 @@ def make_places(spec: SweepSpec) -> None:
         problem = f"{database.parent} cannot be made: {error.strerror}"
         fix = "name a file in a directory of yours, or null"
         raise SpecError([Mistake("tracking.uri", problem, fix).at(spec.where)]) from error
+
+
+def probe_dataset_ledger(spec: SweepSpec) -> None:
+    """Open a study's dataset ledger for writing, if it names one that is there, and write nothing.
+
+    Raises:
+        BadInputError: It cannot be written.
+        LedgerError: It is damaged.
+        LockedError: Another process has held it for half a minute.
+    """
+    if spec.privacy.dataset_ledger is not None:
+        DatasetLedger(spec.privacy.dataset_ledger).probe()
+
+
+def new_dataset_ledger(spec: SweepSpec) -> Iterator[str]:
+    """Say where a new dataset ledger begins: studies that name another file do not add up."""
+    name = spec.privacy.dataset_ledger
+    place = None if name is None else log_path(name)
+    if place is not None and not place.exists():
+        where = place.resolve() if isinstance(place, Path) else place
+        yield f"{where} is a new dataset ledger: nothing is spent yet"
 
 
 def _is_sqlite(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import multiprocessing
+import os
 import threading
 import time
 
@@ -208,6 +209,32 @@ def test_a_place_that_cannot_be_written_is_said(tmp_path, monkeypatch):
     nowhere = "postgresql://ada@127.0.0.1:1/nothing#census"
     with pytest.raises(StorageError, match=r"nothing does not answer: Connection refused"):
         read_dataset_ledger(nowhere)
+
+
+@pytest.mark.parametrize(("umask", "mode"), [(0o002, 0o664), (0o022, 0o644), (0o077, 0o600)])
+def test_the_group_may_write_a_ledger_if_the_umask_lets_it(tmp_path, umask, mode):
+    before = os.umask(umask)
+    try:
+        charge(tmp_path / "budget.jsonl", "a", **CAPS)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "budget.jsonl").stat().st_mode & 0o777 == mode
+
+
+def test_whoever_may_not_write_a_ledger_is_not_sent_to_another_one(tmp_path, monkeypatch):
+    charge(tmp_path / "budget.jsonl", "a", **CAPS)
+
+    def refuse(path, **options):
+        raise StorageError(f"cannot write {path}: Permission denied", fix="make room")
+
+    monkeypatch.setattr("dpsweep.ledgers.dataset.open_log", refuse)
+    with pytest.raises(BadInputError, match="cannot write the dataset ledger") as caught:
+        charge(tmp_path / "budget.jsonl", "b", **CAPS)
+    assert "chmod g+rw" in caught.value.fix
+    assert "another file would forget" in caught.value.fix
+    with pytest.raises(BadInputError, match="cannot write") as caught:
+        charge(tmp_path / "new.jsonl", "b", **CAPS)
+    assert "a place that can be written" in caught.value.fix
 
 
 # --- Several processes ----------------------------------------------------------------------

@@ -1,9 +1,14 @@
 """Studies on one dataset ledger: which records are private must be the same for all of them."""
 
+import shutil
+import tempfile
+from pathlib import Path
+
 import pytest
+from other_user import without_rights
 from whole_studies import make_spec
 
-from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError, SpecError
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.planning.preflight import preflight
 from dpsweep.spec.study import SweepSpec
@@ -77,3 +82,27 @@ def test_classes_that_a_study_trains_on_in_the_open_are_not_private_for_another(
     launch(checked(tmp_path, "first", pretrain={**PRETRAIN, "classes": [5, 6]}, search=search))
     with pytest.raises(BadInputError, match=r"pretrain\.classes: \[5, 6\]"):
         checked(tmp_path, "second").check_dataset_budget(None)
+
+
+def test_a_ledger_that_is_closed_is_told_with_the_spec_and_who_may_open_it():
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o777)
+    ledger = folder / "digits.budget"
+    try:
+        launch(checked(folder, "first"))
+        for mode in (0o644, 0o600):
+            ledger.chmod(mode)
+            with without_rights(), pytest.raises(SpecError) as caught:
+                checked(folder, "second")
+            assert f"privacy.dataset_ledger: {ledger} is closed to you" in str(caught.value)
+            assert "chmod g+rw" in str(caught.value)
+        ledger.chmod(0o666)
+        with without_rights():
+            checked(folder, "second")
+        (folder / "studies").mkdir(mode=0o777)
+        (folder / "studies").chmod(0o777)
+        folder.chmod(0o755)  # a new file has no place there; this one is there
+        with without_rights():
+            checked(folder, "second")
+    finally:
+        shutil.rmtree(folder)
