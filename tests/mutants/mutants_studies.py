@@ -42,7 +42,7 @@ STUDIES = (
     Mutant(
         "a last record without its newline that is dropped",
         "platform/dpsweep/foundation/durable.py",
-        'if last is not None and last.get("seq") == len(records):',
+        "if _body(text) is not None:",
         "if False:",
         (
             "tests/unit/foundation/test_durable.py::test_a_record_that_lacks_its_newline_alone_stays",

@@ -13,7 +13,7 @@ from typing import Any
 
 from dpsweep.foundation.durable import read_checked_json
 from dpsweep.foundation.errors import CheckpointError, SweepError
-from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.file_paths import FilePath, read_file
 from dpsweep.foundation.shapes import fits
 
 #: Keys of the JSON file of a checkpoint.
@@ -67,7 +67,7 @@ def find(directory: FilePath, which: str) -> Found | None:
         fix = _remedy(pointer, which)
         raise CheckpointError(f"{pointer} is damaged: {error}", fix=fix) from error
     try:
-        content = path.read_bytes()
+        content = read_file(path)
     except OSError as error:
         state = "missing" if isinstance(error, FileNotFoundError) else f"damaged: {error.strerror}"
         raise CheckpointError(f"{path} is {state}", fix=_remedy(pointer, which)) from error
@@ -86,7 +86,7 @@ def _meta(pointer: FilePath) -> Mapping[str, Any]:
 
     Refused is what none says, a name outside of its folder above all.
     """
-    meta = read_checked_json(pointer.read_bytes(), known=KEYS)
+    meta = read_checked_json(read_file(pointer), known=KEYS)
     for key, shape in _SHAPES.items():
         if not fits(meta[key], shape):
             raise ValueError(f"{key} is {meta[key]!r:.40}")

@@ -11,7 +11,7 @@ import time
 from contextlib import suppress
 
 from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
-from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.file_paths import FilePath, read_file
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.devices.peaks import forget_peak, resident_bytes
 from dpsweep.trainables.devices.sharing import MIB
@@ -88,7 +88,7 @@ def as_it_fits(directory: FilePath, task: TrialTask) -> tuple[TrialTask, str]:
     A note that is damaged counts as none: the trial would run out of memory again, and end.
     """
     try:
-        noted = read_checked_json((directory / SMALLER).read_bytes(), known=())
+        noted = read_checked_json(read_file(directory / SMALLER), known=())
         smaller, step = int(noted[_PHYSICAL]), int(noted["step"])
     except (OSError, ValueError, KeyError, TypeError):
         return task, ""

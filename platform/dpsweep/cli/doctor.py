@@ -24,6 +24,7 @@ from dpsweep.search.samplers import SAMPLERS
 from dpsweep.search_spaces import SPACES
 from dpsweep.search_spaces.presets import PAPERS
 from dpsweep.spec.storage import FEATURES
+from dpsweep.study.files import stored_yaml
 from dpsweep.tracking import TRACKERS
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.built_in import FASHION_MNIST_PATH
@@ -66,13 +67,11 @@ def diagnose(root: FilePath) -> list[dict[str, Any]]:
 
 def feature_stores(root: FilePath) -> list[FeatureStore]:
     """Return the stores of frozen features that the studies of a folder name, its own one first."""
-    import yaml
-
     folders: dict[FilePath, None] = {root / FEATURES: None}
     for path in matching(root, "*/spec.yaml"):
         try:
-            spec = yaml.safe_load(path.read_text())
-        except (OSError, ValueError, yaml.YAMLError):
+            spec = stored_yaml(path)
+        except (OSError, ValueError):
             continue  # `dpsweep list` says what is wrong with it
         storage = spec.get("storage") if isinstance(spec, dict) else None
         named = storage.get("features") if isinstance(storage, dict) else None

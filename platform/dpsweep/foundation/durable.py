@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.errors import MAKE_ROOM, LedgerError, LockedError, StorageError
-from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.file_paths import FilePath, read_file
 from dpsweep.foundation.locks import take_alone
 
 _SEAL = ', "crc": "'
@@ -34,26 +34,44 @@ def encode_record(record: Mapping[str, Any]) -> str:
     return f'{body[:-1]},"crc":"{_checksum(body)}"}}\n'
 
 
-def _decode(line: str) -> dict[str, Any] | None:
-    """Return the record of one complete line, or None if it is damaged."""
+def _document(text: str) -> Any:
+    """Return what a JSON text says; ``ValueError`` of one that is nested too deeply, too."""
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deeply") from error
+
+
+def _body(line: str) -> str | None:
+    """Return what a line says without its checksum, or None if that is not of it."""
     body, seal, tail = line.rpartition(',"crc":"')
     if not seal or tail != f'{_checksum(body + "}")}"}}':
         return None
-    record = json.loads(body + "}")
+    return body + "}"
+
+
+def _decode(line: str) -> dict[str, Any] | None:
+    """Return the record of one complete line, or None if it is damaged."""
+    body = _body(line)
+    try:
+        record = None if body is None else _document(body)
+    except ValueError:
+        return None
     return record if isinstance(record, dict) else None
 
 
-def decode_records(lines: Iterable[str], where: str) -> list[dict[str, Any]]:
+def decode_records(lines: Iterable[str], where: str, first: int = 0) -> list[dict[str, Any]]:
     """Return the records of a log's lines, which must be whole, in order and without gap.
 
     Args:
         lines: Without their newlines.
         where: The log, for the error.
+        first: Number of the first of these lines.
     Raises:
         LedgerError: History was lost or damaged.
     """
     records = []
-    for number, line in enumerate(lines):
+    for number, line in enumerate(lines, start=first):
         record = _decode(line)
         if record is None or record.get("seq") != number:
             raise LedgerError(
@@ -73,7 +91,7 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
     history was lost: refused. So is a tail that begins as no record does: somebody else's file.
     """
     try:
-        raw = path.read_bytes()
+        raw = read_file(path)
     except FileNotFoundError:
         return [], 0
     except OSError as error:
@@ -85,15 +103,15 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
     records = decode_records(raw[:end].decode("utf-8", "replace").split("\n")[:-1], str(path))
     begin = f'{{"seq":{len(records)},'.encode()
     tail = raw[end:].rstrip(b"\0")  # a file may have grown before what stands there was written
-    last = _decode(tail.decode("utf-8", "replace"))
-    if last is not None and last.get("seq") == len(records):
-        return [*records, last], end + len(tail)
     if not (tail.startswith(begin) or begin.startswith(tail)):
         raise LedgerError(
             f"{path}: its last line is no record; the log cannot be trusted",
             because="it does not begin as one",
             fix="name another file, restore this one from a backup, or start a new study",
         )
+    text = tail.decode("utf-8", "replace")
+    if _body(text) is not None:
+        return [*records, *decode_records([text], str(path), first=len(records))], end + len(tail)
     return records, end
 
 
@@ -122,7 +140,7 @@ def read_checked_json(content: bytes, *, known: Collection[str]) -> dict[str, An
     body, seal, tail = text.rpartition(_SEAL)
     if seal and tail != f'{_checksum(body + "}")}"}}':
         raise ValueError("its checksum is not that of its content")
-    record = json.loads(body + "}" if seal else text)
+    record = _document(body + "}" if seal else text)
     if not isinstance(record, dict) or not (seal or set(record) <= set(known)):
         raise ValueError("its keys are not those that were written")
     return record

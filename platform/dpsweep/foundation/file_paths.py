@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 import tempfile
 import uuid
 from collections.abc import Iterator
@@ -44,6 +46,24 @@ def size_of(path: FilePath) -> int:
         FileNotFoundError: There is no such file; of an object that is not there, 0 is returned.
     """
     return path.size() if isinstance(path, BucketPath) else path.stat().st_size
+
+
+def read_file(path: FilePath) -> bytes:
+    """Return what a file or an object holds, of a study that may be somebody else's.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file: of a pipe, nothing might ever come.
+    """
+    if isinstance(path, BucketPath):
+        return path.read_bytes()
+    with open(path, "rb", opener=_at_once) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError(errno.EINVAL, "no regular file", str(path))
+        return file.read()
+
+
+def _at_once(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK)  # of a pipe that nobody writes, too
 
 
 def is_writable(folder: Path) -> bool:

@@ -60,6 +60,8 @@ def begins_as_log(path: LogPath) -> bool:
     if isinstance(path, DatabasePath):
         return True
     try:
+        if not path.is_file():
+            return True
         with path.open("rb") as file:
             return _FIRST.startswith(file.read(len(_FIRST)))
     except OSError:

@@ -9,11 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import yaml
-
 from dpsweep.foundation.errors import Mistake
 from dpsweep.privacy.terms import shown_delta
 from dpsweep.spec.deltas import derived_delta
+from dpsweep.study.files import stored_yaml
 from dpsweep.study.launched import is_new
 
 if TYPE_CHECKING:
@@ -66,8 +65,8 @@ def with_launched_delta(spec: SweepSpec) -> SweepSpec:
         return spec
     try:
         path = spec.storage.root / spec.name / "spec.yaml"
-        launched: Any = yaml.safe_load(path.read_text())["privacy"]["delta"]
-    except (OSError, yaml.YAMLError, KeyError, TypeError):
+        launched: Any = stored_yaml(path)["privacy"]["delta"]
+    except (OSError, ValueError, KeyError, TypeError):
         return spec  # new, or damaged, which is told where it is opened
     if not isinstance(launched, float) or not 0 < launched < 1:
         return spec

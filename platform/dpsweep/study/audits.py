@@ -8,7 +8,7 @@ from typing import Any
 
 from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
 from dpsweep.foundation.errors import DamagedStudyError
-from dpsweep.foundation.file_paths import FilePath, matching
+from dpsweep.foundation.file_paths import FilePath, matching, read_file
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 
@@ -148,7 +148,7 @@ def read_audits(study: FilePath) -> list[AuditRecord]:
     records = []
     for path in matching(study / FOLDER, "trial-*.json"):
         try:
-            raw = read_checked_json(path.read_bytes(), known=())
+            raw = read_checked_json(read_file(path), known=())
             records.append(AuditRecord.from_dict(raw))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DamagedStudyError(

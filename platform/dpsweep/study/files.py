@@ -11,7 +11,7 @@ import yaml
 
 from dpsweep.foundation.database_path import DatabasePath, LogPath, check_server
 from dpsweep.foundation.errors import BadInputError, DamagedStudyError, StudyError
-from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.file_paths import FilePath, read_file
 from dpsweep.foundation.logs import read_log
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.spec.study import NAME, SweepSpec
@@ -133,12 +133,13 @@ class StudyFiles:
             _frozen(spec)  # which says that it is lost
         if has_spec and (held := _frozen(spec).get("name")) != name:
             raise StudyError(
-                f"{root / name}/ holds study {str(held)!r}, and no study {name!r}",
+                f"{root / name}/ holds study {str(held)!r:.80}, and no study {name!r}",
                 because="a study goes by the name of its own spec",
-                fix=f"rename the directory to {held}, if it is no copy",
+                fix=f"rename the directory to {held!s:.80}, if it is no copy",
             )
         if not has_spec:
             names = sorted(path.parent.name for path in root.glob(f"*/{SPEC_FILE}"))
+            names = [other for other in names if re.fullmatch(NAME, other)]
             hint = did_you_mean(name, names)
             raise StudyError(
                 f"no study {name!r} in {root}/",
@@ -168,15 +169,42 @@ def _closed(path: FilePath, error: OSError) -> DamagedStudyError:
     )
 
 
+class _Plain(yaml.SafeLoader):
+    """Refuses aliases: no spec is written with any, and few of them can stand for a great deal."""
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        if self.check_event(yaml.AliasEvent):
+            raise yaml.composer.ComposerError(problem="an alias")
+        return super().compose_node(parent, index)
+
+
+def stored_yaml(path: FilePath) -> Any:
+    """Return what the spec of a study says, which may be somebody else's.
+
+    Raises:
+        OSError: It cannot be read, or is no regular file.
+        ValueError: It is damaged.
+    """
+    loader = None
+    try:
+        loader = _Plain(read_file(path).decode())
+        return loader.get_single_data()
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ValueError("it is no YAML that this package has written") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
+
+
 def _frozen(path: FilePath) -> dict[str, Any]:
     problem = "is damaged: it is not the spec that was written there"
     try:
-        raw = yaml.safe_load(path.read_text())
+        raw = stored_yaml(path)
     except PermissionError as error:
         raise _closed(path, error) from error
     except FileNotFoundError:
         raw, problem = None, "is missing"
-    except (OSError, ValueError, yaml.YAMLError):
+    except (OSError, ValueError):
         raw = None
     if not isinstance(raw, dict):
         raise DamagedStudyError(

@@ -11,7 +11,7 @@ import secrets
 from contextlib import suppress
 
 from dpsweep.foundation.errors import SweepError
-from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.file_paths import FilePath, read_file
 
 _NAME = "recalled"
 
@@ -54,5 +54,5 @@ class Recall:
     def is_on(self) -> bool:
         """Say whether they are called back; of a storage that does not answer, no."""
         with suppress(OSError, SweepError):
-            return bool(self.word) and self._file.read_bytes() == self.word.encode()
+            return bool(self.word) and read_file(self._file) == self.word.encode()
         return False

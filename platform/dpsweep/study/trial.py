@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from dpsweep.foundation.durable import checked_json, read_checked_json
 from dpsweep.foundation.errors import DamagedStudyError
-from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.file_paths import FilePath, read_file
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.events.plan import Part
 
@@ -293,7 +293,7 @@ def read_task(path: FilePath) -> TrialTask:
         DamagedStudyError: The file was deleted or damaged.
     """
     try:
-        return TrialTask.from_json(path.read_text())
+        return TrialTask.from_json(read_file(path).decode())
     except (OSError, ValueError, KeyError, TypeError) as error:
         state = "missing" if isinstance(error, FileNotFoundError) else "damaged"
         raise DamagedStudyError(

@@ -341,6 +341,6 @@ def _parse(lines: Sequence[bytes]) -> tuple[list[Event], list[str]]:
             if not isinstance(event["seq"], int) or not isinstance(event["event"], str):
                 raise ValueError("no seq or event")
             events.append(event)
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
             damaged.append(_brief(error))
     return events, damaged

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
-from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.file_paths import FilePath, read_file
 
 #: Stands where a trial's number does for the run of public pre-training, which is no trial.
 PRETRAINING = -1
@@ -98,7 +98,7 @@ class TrackingState:
     def _read(cls, path: FilePath) -> TrackingState | None:
         names = [item.name for item in fields(cls)]
         try:
-            raw = read_checked_json(path.read_bytes(), known=names)
+            raw = read_checked_json(read_file(path), known=names)
             values = {name: raw[name] for name in names if name in raw}
             for name in _BY_TRIAL:
                 if name in values:

@@ -5,6 +5,8 @@ import json
 import os
 import pickle
 import shutil
+import signal
+import zlib
 from pathlib import Path
 
 import pytest
@@ -13,10 +15,12 @@ from import_graph import ROOT
 from stored_studies import copy_studies
 from whole_studies import cli_here
 
-from dpsweep.foundation.durable import checked_json
-from dpsweep.foundation.errors import CheckpointError, StudyError
+from dpsweep.foundation.durable import DurableLog, checked_json
+from dpsweep.foundation.errors import CheckpointError, LedgerError, StudyError
 from dpsweep.foundation.locks import FileLock
 from dpsweep.results.study import load_sweep
+from dpsweep.study.trial import read_task
+from dpsweep.tracking.state import TrackingState
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 
 NAMES = [
@@ -65,6 +69,95 @@ def test_a_lock_that_is_a_link_empties_no_other_file(tmp_path):
     with pytest.raises(OSError, match="symbolic links"):
         FileLock(tmp_path / "lock", holder="study 'x'")
     assert precious.read_text() == "keep me"
+
+
+def with_right_sums(path, value, end="\n"):
+    """Add a record to a log, or put a document, whose checksum is right and which holds a value."""
+    if path.suffix != ".jsonl":
+        body = f'{{"x": {value}}}'
+        path.write_text(f'{body[:-1]}, "crc": "{zlib.crc32(body.encode()):08x}"}}')
+        return
+    seq = len(path.read_text().splitlines())
+    body = f'{{"seq":{seq},"event":"study_spent","kind":"broken","x":{value}}}'
+    crc = f',"crc":"{zlib.crc32(body.encode()):08x}"}}'
+    path.write_text(f"{path.read_text()}{body[:-1]}{crc}{end}")
+
+
+DEEP = "[" * 100_000 + "]" * 100_000
+LONG = "1" * 6000
+
+
+@pytest.fixture
+def soon():
+    signal.alarm(40)
+    yield
+    signal.alarm(0)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize(("value", "end"), [(DEEP, "\n"), (LONG, "\n"), (DEEP, ""), (LONG, "")])
+@pytest.mark.parametrize("file", ["journal.jsonl", "ledger/study.jsonl", "ledger/trial-0000.jsonl"])
+def test_a_log_with_a_value_that_cannot_be_read_is_damaged(studies, file, value, end):
+    path = studies / "composed" / file
+    with_right_sums(path, value, end)
+    before = path.read_bytes()
+    done = cli_here("status", "composed", "--root", studies)
+    assert done.returncode == 1
+    assert f"{file}:{before.count(b'crc')}: record damaged" in done.stderr.replace("\n    ", " ")
+    with pytest.raises(LedgerError, match="damaged"):  # it is no torn tail that may be cut off
+        DurableLog(path)
+    assert path.read_bytes() == before
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("value", [DEEP, LONG])
+@pytest.mark.parametrize("file", ["trials/0000/trial.json", "tracking.json"])
+def test_a_document_with_such_a_value_is_damaged(studies, file, value):
+    path = studies / "composed" / file
+    with_right_sums(path, value)
+    for verb in ("status", "best", "report"):
+        assert cli_here(verb, "composed", "--root", studies).returncode == 0
+    assert TrackingState.is_damaged(path)
+    with pytest.raises(StudyError, match="is damaged"):
+        read_task(path)
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize("kind", [os.mkfifo, os.mkdir])
+@pytest.mark.parametrize(
+    "file",
+    [
+        "spec.yaml", "journal.jsonl", "tracking.json", "lock", "ledger/study.jsonl",
+        "ledger/trial-0000.jsonl", "trials/0000/trial.json", "trials/0000/best.json",
+        "confusion.json",
+    ],
+)  # fmt: skip
+def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(studies, file, kind):
+    path = studies / "composed" / file
+    path.unlink(missing_ok=True)
+    kind(path)
+    for verb in (("status",), ("show", "0"), ("report",)):
+        done = cli_here(verb[0], "composed", *verb[1:], "--root", studies)
+        assert done.returncode in (0, 1, 2)
+    done = cli_here("list", studies, "-f", "json")
+    assert done.returncode == 0
+    assert json.loads(done.stdout)[0]["where"] == str(studies / "composed")
+
+
+@pytest.mark.usefixtures("soon")
+def test_a_spec_with_aliases_is_none_that_a_study_keeps(studies):
+    path = studies / "composed" / "spec.yaml"
+    row = "x{}: &x{} [{}]\n"
+    bomb = row.format(0, 0, ",".join("a" * 10))
+    bomb += "".join(row.format(i, i, ",".join([f"*x{i - 1}"] * 10)) for i in range(1, 9))
+    path.write_text(path.read_text().replace("name: composed\n", f"{bomb}name: *x8\n", 1))
+    assert "damaged" in cli_here("status", "composed", "--root", studies).stderr
+    (row,) = json.loads(cli_here("list", studies, "-f", "json").stdout)
+    assert row["state"] == "damaged"
+    path.write_text(f"name: {DEEP}")
+    assert "damaged" in cli_here("status", "composed", "--root", studies).stderr
+    path.write_text(f"name: {['a' * 60] * 1000}")
+    assert len(cli_here("status", "composed", "--root", studies).stderr) < 500
 
 
 class Evil:

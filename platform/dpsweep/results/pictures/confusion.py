@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import NothingWithinBudgetError
+from dpsweep.foundation.file_paths import read_file
 from dpsweep.results.pictures.base import Picture, Row, tooltip
 from dpsweep.results.study import SweepResult
 from dpsweep.study.files import StudyFiles
@@ -40,11 +41,11 @@ def confusion(result: SweepResult) -> Picture | None:
     """Return the matrix that was kept at the end of the study, if its trial is still the best."""
     path = result.files.confusion
     try:
-        kept = json.loads(path.read_text())
+        kept = json.loads(read_file(path))
         if result.best().trial_id != kept["trial"]:
             return None
-    except (FileNotFoundError, NothingWithinBudgetError):
-        return None
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, NothingWithinBudgetError):
+        return None  # there is none, or another file stands there
     rows: list[Row] = [
         {"class": true, "predicted": predicted, "records": count}
         for true, counts in zip(kept["names"], kept["counts"])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import ModelError, ResourceError, StudyError
-from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.file_paths import FilePath, read_file
 from dpsweep.study.files import StudyFiles
 from dpsweep.trainables.networks.own_models import (
     fingerprint,
@@ -73,10 +73,10 @@ def refuse_other_networks(checked: Preflight) -> None:
 def _pinned(path: FilePath) -> dict[str, str]:
     """Return what a selection has pinned; nothing of one that has not begun, or before 281."""
     try:
-        return dict(json.loads(path.read_text()))
+        return dict(json.loads(read_file(path)))
     except FileNotFoundError:
         return {}
-    except ValueError as error:
+    except (OSError, ValueError, TypeError, RecursionError) as error:
         raise StudyError(
             f"{path} is damaged: whether the networks are the same cannot be known",
             fix="restore it from a backup, or start a new study under another name",
