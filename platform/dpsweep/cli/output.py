@@ -14,7 +14,7 @@ from typing import Any
 
 from dpsweep.cli.tables import TALK, lines_of_record, lines_of_table, width, wrapped
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.foundation.words import decimals
+from dpsweep.foundation.words import decimals, plain
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
 
@@ -70,14 +70,17 @@ def _columns(rows: Sequence[Record]) -> list[str]:
 
 
 def _print_csv(rows: Sequence[Record]) -> None:
-    writer = csv.DictWriter(sys.stdout, _columns(rows), lineterminator="\n")
+    names = {name: plain(name) for name in _columns(rows)}
+    writer = csv.DictWriter(sys.stdout, list(names.values()), lineterminator="\n")
     writer.writeheader()
     for row in rows:
-        writer.writerow({key: _csv_cell(value) for key, value in row.items()})
+        writer.writerow({names[key]: _csv_cell(value) for key, value in row.items()})
 
 
 def _csv_cell(value: Any) -> Any:
-    return json.dumps(_finite(value)) if isinstance(value, (dict, list)) else value
+    if isinstance(value, (dict, list)):
+        return json.dumps(_finite(value))
+    return plain(value) if isinstance(value, str) else value
 
 
 def _cell(value: Any, key: str = "") -> str:

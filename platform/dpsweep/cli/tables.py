@@ -14,6 +14,8 @@ import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from dpsweep.foundation.words import plain
+
 WIDTH = 160  # of tables, where no terminal says how wide it is
 TALK = 80  # of sentences, likewise
 _GAP = 2
@@ -42,9 +44,15 @@ def width(unknown: int = WIDTH) -> int:
 def wrapped(text: str, columns: int, *, indent: str = "") -> list[str]:
     """Return a text as lines that break between words; a longer word stays whole.
 
+    As in all that is printed here, what a terminal would obey is written out (``plain``).
+
     >>> wrapped("at delta 1e-05, add_or_remove_one", 15, indent="  ")
     ['at delta 1e-05,', '  add_or_remove_one']
     """
+    return _wrapped(plain(text), columns, indent)
+
+
+def _wrapped(text: str, columns: int, indent: str) -> list[str]:
     lines: list[str] = []
     for line in text.split("\n"):
         lines += textwrap.wrap(
@@ -68,7 +76,7 @@ def talk(text: str, columns: int) -> list[str]:
     ['note: a long day', '  fix: run', '      `make it`', '      today']
     """
     lines: list[str] = []
-    for line in text.split("\n"):
+    for line in plain(text).split("\n"):
         stage = _STAGE.match(line)
         if line.startswith(" ") and not stage and not _LABEL.match(line):
             lines.append(line)
@@ -78,7 +86,7 @@ def talk(text: str, columns: int) -> list[str]:
         def whole(found: re.Match[str], most: int = columns - hanging) -> str:
             return found[0].replace(" ", _BLANK) if len(found[0]) <= most else found[0]
 
-        broken = wrapped(_COPIED.sub(whole, line), columns, indent=" " * hanging)
+        broken = _wrapped(_COPIED.sub(whole, line), columns, " " * hanging)
         lines += [part.replace(_BLANK, " ") for part in broken]
     return lines
 
@@ -99,10 +107,10 @@ class _Column:
     def of(
         cls, name: str, rows: Sequence[Mapping[str, str]], is_number: bool, most_columns: int
     ) -> _Column:
-        shown = name
+        shown = plain(name)
         for long, short in _SHORT.items():
             shown = shown.replace(long, short)
-        cells = tuple(row.get(name, "") for row in rows)
+        cells = tuple(plain(row.get(name, "")) for row in rows)
         pieces = shown.split()
         if max(map(len, pieces), default=0) > most_columns:
             pieces = _HEADER_PIECES.findall(shown)
@@ -209,9 +217,10 @@ def lines_of_record(record: Mapping[str, str], wide: int) -> list[str]:
     >>> lines_of_record({"trials": "24", "time": "roughly a minute on two slots"}, 30)
     ['trials  24', 'time    roughly a minute on', '        two slots']
     """
-    size = max(map(len, record), default=0) + _GAP
+    names = {plain(name): value for name, value in record.items()}
+    size = max(map(len, names), default=0) + _GAP
     lines: list[str] = []
-    for name, value in record.items():
+    for name, value in names.items():
         for number, line in enumerate(wrapped(value, max(wide - size, _TEXT // 2), indent="")):
             lines.append(((name if number == 0 else "").ljust(size) + line).rstrip())
     return lines

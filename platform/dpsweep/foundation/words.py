@@ -1,8 +1,13 @@
-"""Numbers in sentences."""
+"""Numbers in sentences, and texts that somebody else may have written."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+
+# What a terminal obeys: control characters but for tab and newline, and what turns the direction of
+# writing. Halves of surrogates cannot be written at all.
+_OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 def listed(words: Sequence[str], most: int) -> str:
@@ -13,6 +18,29 @@ def listed(words: Sequence[str], most: int) -> str:
     """
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more
+
+
+def plain(text: str) -> str:
+    r"""Return a text with what a terminal would obey written out.
+
+    >>> plain("red\x1b[31m"), plain("two\nlines"), plain("txt.\u202eexe")
+    ('red\\x1b[31m', 'two\nlines', 'txt.\\u202eexe')
+    """
+    return _OBEYED.sub(_written, text)
+
+
+def encodable(text: str) -> str:
+    """Return a text with halves of surrogates, which no file can hold, written out.
+
+    >>> encodable("a\\udc80") == "a" + chr(92) + "udc80"
+    True
+    """
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _written(sign: re.Match[str]) -> str:
+    number = ord(sign[0])
+    return f"\\x{number:02x}" if number < 0x100 else f"\\u{number:04x}"
 
 
 def exact(value: float | None) -> str:

@@ -154,7 +154,7 @@ def test_what_is_said_names_the_part_and_what_is_released(spec):
 
 def test_the_epsilon_of_each_report_is_called_what_it_is(spec):
     """All is charged at once: nothing had been "spent by then"."""
-    result = run_sweep(spec)
+    run_sweep(spec)
     where = ("0", "--root", str(spec.storage.path))
     page = " ".join(cli_here("show", spec.name, *where).stdout.split())
     assert "epsilon: the study's, at every step, at the terms above." in page

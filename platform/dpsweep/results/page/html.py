@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from importlib.resources import files as resources
 
 from dpsweep.foundation.version import __version__
+from dpsweep.foundation.words import encodable
 from dpsweep.results.page.bundle import vega_bundle
 from dpsweep.results.page.story import story_of
 from dpsweep.results.pictures.base import Picture
@@ -42,7 +43,7 @@ def page_of(result: SweepResult, pictures: Sequence[Picture] | None = None) -> s
     bundle = vega_bundle() if pictures else ""
     if "</script" in bundle:
         raise AssertionError("the bundle would end its own element")
-    return environment.from_string(source).render(
+    page = environment.from_string(source).render(
         story=story,
         card=markdown.render(story.card),
         pictures=pictures,
@@ -50,6 +51,7 @@ def page_of(result: SweepResult, pictures: Sequence[Picture] | None = None) -> s
         csv={picture.name: _as_data(picture) for picture in pictures},
         bundle=bundle,
     )
+    return encodable(page)
 
 
 def _as_data(picture: Picture) -> str:

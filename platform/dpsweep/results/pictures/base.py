@@ -5,11 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from textwrap import wrap
 from typing import Any
 
+from dpsweep.foundation.words import encodable
 from dpsweep.results.study import SweepResult
 
 #: One record of a table; a value is a number, a word, or None.
@@ -26,6 +28,7 @@ COLOURS = {
 }
 
 
+_NOT_OF_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _LINE = 115  # letters of a line above a PNG
 
 
@@ -95,7 +98,7 @@ class Picture:
             "anchor": "start",
             "frame": "group",
         }
-        return {**self.vega_lite(), "background": "white", "title": title}
+        return _drawable({**self.vega_lite(), "background": "white", "title": title})
 
     def csv(self) -> str:
         """Return the table as CSV, with the terms of its epsilons in every row."""
@@ -106,7 +109,18 @@ class Picture:
         writer = csv.DictWriter(buffer, fieldnames=names, lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-        return buffer.getvalue()
+        return encodable(buffer.getvalue())
+
+
+def _drawable(value: Any) -> Any:
+    """Return a value without letters that XML does not have: they end the process that draws."""
+    if isinstance(value, str):
+        return _NOT_OF_XML.sub("\ufffd", value)
+    if isinstance(value, Mapping):
+        return {_drawable(key): _drawable(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_drawable(part) for part in value]
+    return value
 
 
 def warm() -> None:

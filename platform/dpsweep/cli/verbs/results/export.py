@@ -11,7 +11,7 @@ import typer
 from dpsweep.cli.base import Name, Root, TrackingUri, say
 from dpsweep.cli.written import write_file
 from dpsweep.foundation.errors import BadInputError
-from dpsweep.foundation.words import counted
+from dpsweep.foundation.words import counted, encodable, plain
 from dpsweep.results.study import load_sweep
 from dpsweep.results.tables.rows import csv_text, json_text, parquet_bytes, trial_rows
 
@@ -50,9 +50,9 @@ def export(
     if chosen == "parquet":
         content = parquet_bytes(result)
     else:
-        content = (csv_text if chosen == "csv" else json_text)(rows).encode()
+        content = encodable((csv_text if chosen == "csv" else json_text)(rows)).encode()
     if path is None:
-        sys.stdout.write(content.decode())
+        sys.stdout.write(plain(content.decode()))
     else:
         write_file(path, content)
         say(f"wrote {path}: {counted(len(rows), 'trial')}, every epsilon with its terms")
