@@ -31,6 +31,7 @@ from dpsweep.foundation.errors import (
     described,
 )
 from dpsweep.foundation.file_paths import FilePath, file_path
+from dpsweep.foundation.kept import keep_compiled
 from dpsweep.foundation.process.garbage import loading, unsearched
 from dpsweep.foundation.process.silence import fall_silent
 from dpsweep.ledgers.admission import check_admitted
@@ -97,6 +98,7 @@ class DPTrainable(Trainable):
         self._share = share = Share(config["cpu"], config["gpu"])  # of all trials of this actor
         torch.set_num_threads(share.threads)
         keep_freed_memory()
+        keep_compiled()  # a network of the user's own may ask for torch's compiler
         if settings.started_in is not None:
             look_in(settings.started_in)
         self._settings, self._data = dataclasses.replace(settings, device=share.device), data

@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable
 from pathlib import Path
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import StorageError
 from dpsweep.foundation.file_paths import cache, sha256_of
+
+_OF_COMPILER = "TORCHINDUCTOR_CACHE_DIR"
+
+
+def keep_compiled() -> None:
+    """Let torch's compiler keep what it makes in this user's cache, unless a place is named.
+
+    Its own choice is ``/tmp/torchinductor_USER``, which anybody may make first: as a file, and
+    ``torch.export`` fails; as a directory, and what lies there is run. Called before it is loaded.
+    """
+    if not os.environ.get(_OF_COMPILER):
+        with contextlib.suppress(StorageError):  # without a private place it has torch's
+            os.environ[_OF_COMPILER] = str(cache("torch"))
 
 
 def kept(kind: str, name: str, make: Callable[[], bytes]) -> bytes:

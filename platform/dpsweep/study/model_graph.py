@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsweep.foundation.kept import keep_compiled
 from dpsweep.foundation.process.garbage import unsearched
 
 if TYPE_CHECKING:
@@ -75,4 +76,5 @@ def trace(model: torch.nn.Module, records: torch.Tensor) -> torch.export.Exporte
     """
     import torch
 
+    keep_compiled()
     return torch.export.export(model, (records,), dynamic_shapes=[{0: torch.export.Dim.AUTO}])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.foundation.kept import kept
+from dpsweep.foundation.kept import keep_compiled, kept
 
 
 @pytest.fixture
@@ -61,3 +61,23 @@ def test_a_place_that_cannot_be_written_is_no_reason_to_fail(asked) -> None:
     assert ask() == b"one\n\xfftwo"
     assert len(makings) == 1
     assert not Path(path).exists()
+
+
+@pytest.mark.parametrize("named", ["", "/somewhere"])
+def test_torchs_compiler_has_a_private_place_unless_one_is_named(tmp_path, monkeypatch, named):
+    monkeypatch.setenv("DPSWEEP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", named)
+    keep_compiled()
+    place = os.environ["TORCHINDUCTOR_CACHE_DIR"]
+    assert place == (named or str(tmp_path / "cache" / "torch"))
+    if not named:
+        assert Path(place).stat().st_mode & 0o077 == 0
+
+
+def test_without_a_private_place_it_has_its_own(tmp_path, monkeypatch):
+    (tmp_path / "cache" / "torch").mkdir(parents=True)
+    (tmp_path / "cache" / "torch").chmod(0o755)
+    monkeypatch.setenv("DPSWEEP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    keep_compiled()
+    assert "TORCHINDUCTOR_CACHE_DIR" not in os.environ

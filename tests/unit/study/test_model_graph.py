@@ -2,6 +2,8 @@
 
 import gc
 import io
+import subprocess
+import sys
 import zipfile
 
 import numpy as np
@@ -63,3 +65,30 @@ def test_no_record_is_in_it(graph):
     value = np.float32(0.123456).tobytes()
     with zipfile.ZipFile(io.BytesIO(graph.archive)) as archive:
         assert all(value not in archive.read(name) for name in archive.namelist())
+
+
+@pytest.mark.parametrize("way", ["export", "load"])
+def test_nobody_else_has_a_place_of_torchs_compiler(graph, tmp_path, monkeypatch, way):
+    """Torch makes /tmp/torchinductor_USER, which anybody may have made first, as a file."""
+    (tmp_path / "torchinductor_zed").touch()
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setenv("LOGNAME", "zed")
+    monkeypatch.setenv("DPSWEEP_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
+    (tmp_path / "model.pt2").write_bytes(graph.archive)
+    code = {
+        "export": """
+import numpy, torch
+from dpsweep.study.model_graph import ModelGraph
+ModelGraph.of(torch.nn.Linear(3, 2), numpy.zeros((1, 3), numpy.float32))
+""",
+        "load": """
+import sys, torch
+from dpsweep.foundation.kept import keep_compiled
+keep_compiled()
+torch.export.load(sys.argv[1])
+""",
+    }[way]
+    command = [sys.executable, "-c", code, str(tmp_path / "model.pt2")]
+    assert subprocess.run(command, check=False).returncode == 0
+    assert (tmp_path / "cache" / "torch").is_dir()

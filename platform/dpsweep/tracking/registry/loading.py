@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.kept import keep_compiled
 from dpsweep.foundation.servers import cause_of
 from dpsweep.spec.tracking import masked
 from dpsweep.tracking.mlflow_reach import quiet
@@ -69,6 +70,7 @@ def load_directory(path: Path, name: str) -> ServedModel:
             f"{name} is no model that `dpsweep register` has made", fix="register it, or ask MLflow"
         )
     quiet()
+    keep_compiled()
     try:
         with warnings.catch_warnings():
             # What MLflow says of its own types, and of versions that differ in a digit.
