@@ -95,7 +95,8 @@ def make_places(spec: SweepSpec) -> None:
     ledgers, and a bucket, must answer at each launch.
 
     Raises:
-        SpecError: The folder cannot be made, the file is something else, or a server is away.
+        SpecError: The folder cannot be made, the file is something else, a server is away, or the
+            study's experiment is deleted.
     """
     for key, server in _databases(spec):
         try:
@@ -113,14 +114,18 @@ def make_places(spec: SweepSpec) -> None:
     if not is_new(spec):
         return
     database = database_of(spec.tracking.uri)
-    if database is None:
-        try:
-            refuse_unreachable(spec.tracking, spec.name)
-        except BadInputError as error:
-            because = f": {error.because}" if error.because else ""
-            problem, fix = error.message + because, error.fix or ""
-            raise SpecError([Mistake("tracking.uri", problem, fix).at(spec.where)]) from error
-        return
+    if database is not None:
+        _make_folder_of(database, spec)
+    try:
+        refuse_unreachable(spec.tracking, spec.name)
+    except BadInputError as error:
+        because = f": {error.because}" if error.because else ""
+        problem, fix = error.message + because, error.fix or ""
+        raise SpecError([Mistake("tracking.uri", problem, fix).at(spec.where)]) from error
+
+
+def _make_folder_of(database: Path, spec: SweepSpec) -> None:
+    """Make the folder of a SQLite tracking store; refuse a file that is none."""
     if database.is_file() and not _is_sqlite(database):
         problem, fix = f"{database} is a file, and no SQLite database", "name another file, or null"
         raise SpecError([Mistake("tracking.uri", problem, fix).at(spec.where)])

@@ -91,12 +91,10 @@ def refuse_unreachable(choice: TrackingChoice, name: str) -> None:
         choice: The ``tracking`` part of a spec.
         name: Of the study.
     Raises:
-        BadInputError: It is away, or it refuses.
+        BadInputError: It is away, or it refuses; or the experiment is deleted.
     """
     if choice.uri is None:
         return
-    if choice.kind == "mlflow" and not choice.uri.startswith(("http://", "https://")):
-        return  # a database: whether its file can be had is known by now
     check: Callable[[str, str], None] | None
     check = getattr(TRACKERS[choice.kind], "refuse_unreachable", None)
     if check is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.errors import BadInputError, SweepError
 from dpsweep.tracking.model_label import ModelLabel
 from dpsweep.tracking.updates import Event
 
@@ -28,6 +28,10 @@ class StoreDamagedError(SweepError):
 
 class StoreRefusedError(SweepError):
     """The tracking store answers, and refuses whoever asks."""
+
+
+class ExperimentDeletedError(BadInputError):
+    """The experiment is deleted in the tracking store; it can be restored there."""
 
 
 class Tracker(Protocol):

@@ -88,6 +88,27 @@ def refuse_unwritable(uri: str) -> None:
         ) from error
 
 
+def experiments_in(uri: str, name: str) -> list[tuple[int, str]]:
+    """Return the id and the stage, ``active`` or ``deleted``, of a SQLite store's experiment.
+
+    MLflow is not loaded, and nothing is made. None for another store, one that is not there, and
+    one that cannot be read now.
+
+    Args:
+        uri: Tracking URI.
+        name: Of the experiment.
+    """
+    path = database_of(uri)
+    if path is None or not path.is_file():
+        return []
+    asked = "select experiment_id, lifecycle_stage from experiments where name = ?"
+    try:
+        with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", 1.0, uri=True)) as db:
+            return list(db.execute(asked, (name,)))
+    except sqlite3.Error:
+        return []
+
+
 def _empty() -> bytes:
     """Return a SQLite file with MLflow's tables and no rows, as ``mlflow db upgrade`` makes it."""
     from mlflow import db

@@ -1,4 +1,6 @@
-"""Reach of an MLflow server before a study starts: it answers, lets us in, and keeps files."""
+"""Reach of an MLflow store: a server answers, lets us in and keeps files, before a study starts;
+and the study's experiment is there.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +12,20 @@ import threading
 import uuid
 import warnings
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.file_paths import is_writable
 from dpsweep.foundation.servers import cause_of, why_silent
-from dpsweep.spec.tracking import masked
+from dpsweep.spec.tracking import database_of, masked
+from dpsweep.tracking.base import ExperimentDeletedError
+from dpsweep.tracking.mlflow_database import experiments_in
+from dpsweep.tracking.state import TrackingState
+
+if TYPE_CHECKING:
+    from mlflow import MlflowClient
+    from mlflow.entities import Experiment
 
 #: A server that has not answered by then is away; all questions together take no longer.
 PATIENCE_S = 12.0
@@ -35,6 +44,8 @@ _ENVIRONMENT = {
     "MLFLOW_LOGGING_LEVEL": "ERROR",
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
+# Opens the views for training runs; without it MLflow may take a sweep for a chat application.
+_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _REFUSALS = {
     401: "refuses the credentials (401)",
     403: "does not let this user in (403)",
@@ -64,15 +75,18 @@ def refusal(text: str) -> str:
 
 
 def refuse_unreachable(uri: str, experiment: str) -> None:
-    """Refuse a server that cannot take a study's runs; only of http addresses anything is asked.
+    """Refuse a store that cannot take a study's runs; only of http addresses anything is asked.
 
-    A small file is stored and deleted where the server keeps the files of runs itself.
+    A small file is stored and deleted where the server keeps the files of runs itself. Of a SQLite
+    file the experiment alone is looked at.
 
     Raises:
         BadInputError: It does not answer within ``PATIENCE_S``, refuses the credentials, is no
-            MLflow server, or its files cannot be written.
+            MLflow server, its files cannot be written, or the experiment is deleted.
     """
     if not uri.startswith(("http://", "https://")):
+        for experiment_id, stage in experiments_in(uri, experiment):
+            _refuse_deleted(uri, experiment, experiment_id, stage)
         return
     answers: list[BadInputError | None] = []
 
@@ -136,7 +150,9 @@ def _ask(uri: str, experiment: str) -> None:
         body, is_mlflow = {}, False
     if not is_mlflow:
         raise _away(uri, f"what is there answers {answer.status_code}, not as MLflow does")
-    place = body.get("experiment", {}).get("artifact_location")
+    there = body.get("experiment", {})
+    _refuse_deleted(uri, experiment, there.get("experiment_id"), there.get("lifecycle_stage"))
+    place = there.get("artifact_location")
     if place is None:  # a new experiment gets one below the server's root, as this one has
         asked = request("/api/2.0/mlflow/experiments/get", params={"experiment_id": "0"})
         place = asked.json().get("experiment", {}).get("artifact_location") if asked.ok else None
@@ -161,6 +177,84 @@ def _ask(uri: str, experiment: str) -> None:
                 fix="let it write to its --artifacts-destination",
             )
         request(path, "DELETE")
+
+
+def _refuse_deleted(uri: str, name: str, experiment_id: Any, stage: str | None) -> None:
+    if stage == "deleted":
+        raise ExperimentDeletedError(
+            f"experiment {name!r} is deleted in {masked(uri)}",
+            fix=f"mlflow experiments restore --experiment-id {experiment_id}, "
+            "or choose another tracking.experiment",
+        )
+
+
+def find_experiment(
+    client: MlflowClient, uri: str, state: TrackingState, name: str
+) -> tuple[str, list[str]]:
+    """Return the id of a study's experiment, which is made if it is missing, and notes on it.
+
+    Args:
+        client: Of the store.
+        uri: Of the store.
+        state: Of the study's last launch.
+        name: That the study asks for.
+    Raises:
+        ExperimentDeletedError: It is deleted.
+    """
+    from mlflow.exceptions import MlflowException
+
+    experiment = client.get_experiment_by_name(name)
+    if experiment is None or state.store != store_of(uri, experiment.experiment_id):
+        renamed = _renamed_experiment(client, state, name, is_there=bool(experiment))
+        if renamed is not None:
+            return str(renamed.experiment_id), [
+                f"the experiment {name!r} is called {renamed.name!r} in MLflow now; the study "
+                "goes on there"
+            ]
+    if experiment is None:
+        location = None
+        database = database_of(uri)
+        if database is not None:  # beside the database, not in the current directory
+            location = (database.parent / "mlartifacts" / name).as_uri()
+        try:
+            return str(client.create_experiment(name, location, _EXPERIMENT_TAGS)), []
+        except MlflowException:
+            experiment = client.get_experiment_by_name(name)
+            if experiment is None:  # else another process was faster
+                raise
+    _refuse_deleted(uri, name, experiment.experiment_id, experiment.lifecycle_stage)
+    return str(experiment.experiment_id), []
+
+
+def store_of(uri: str, experiment_id: str) -> str:
+    """Return how the state of a tracker names where its runs are."""
+    return f"{masked(uri)}#{experiment_id}"
+
+
+def _renamed_experiment(
+    client: MlflowClient, state: TrackingState, name: str, *, is_there: bool
+) -> Experiment | None:
+    """Return the experiment that has a study's runs under another name than asked, if any.
+
+    None as well if it is deleted, or the study has asked for another one before.
+    """
+    from mlflow.exceptions import MlflowException
+
+    # Files of earlier versions do not say which name was asked for: one that is there is meant,
+    # and so is one that somebody has chosen.
+    is_chosen = is_there or name != state.study
+    is_other = state.experiment != name if state.experiment else is_chosen
+    if state.parent_run_id is None or is_other:
+        return None
+    try:
+        experiment_id = client.get_run(state.parent_run_id).info.experiment_id
+        experiment: Experiment = client.get_experiment(experiment_id)
+    except MlflowException as error:
+        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+            raise
+        return None  # another store, or it was removed for good
+    is_kept = experiment.lifecycle_stage == "active" and experiment.name != name
+    return experiment if is_kept else None
 
 
 def _reason(text: str) -> str | None:

@@ -204,3 +204,21 @@ def test_an_artifact_store_that_cannot_be_written_holds_up_nothing_else(
     assert line.startswith("the artifact store cannot be written ([Errno 13] Permission denied")
     assert tracker.last_seq == events[-1]["seq"]
     assert client.get_run(tracker.run_id_of(1)).info.status == "FINISHED"
+
+
+def test_a_new_study_in_a_deleted_experiment_is_refused(stub, story, store_uri, state_path, client):
+    """It would train and charge, and nothing of it would be seen."""
+    gone = {"experiment_id": "7", "lifecycle_stage": "deleted"}
+    server = stub(GET=(200, {"experiment": {**EXPERIMENT["experiment"], **gone}}))
+    MLflowTracker(store_uri, "digits", state_path)
+    number = client.get_experiment_by_name("digits").experiment_id
+    refuse_unreachable(SimpleNamespace(kind="mlflow", uri=store_uri, experiment=None), "digits")
+    client.delete_experiment(number)
+    for uri, experiment in ((server.uri, "7"), (store_uri, number)):
+        error = refused(uri)
+        assert f"experiment 'digits' is deleted in {uri}" in error.message
+        assert error.fix == (
+            f"mlflow experiments restore --experiment-id {experiment}, or choose another "
+            "tracking.experiment"
+        )
+    assert [method for method, _, _ in server.asked] == ["GET"]  # no file is tried
