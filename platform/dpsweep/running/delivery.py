@@ -71,7 +71,7 @@ def log_best_model(
     handed = taken(best)
     if best not in study.view.model_uris and handed is None:
         _finished()  # while the store catches up
-    if not deliver(spool, observer):
+    if not deliver(spool, observer, is_last=False):
         return
     # A claim that does not hold any more leaves every model that somebody may have registered.
     for trial in study.view.trials if result.claims.downgraded else study.view.model_uris:
@@ -134,22 +134,31 @@ def _finished() -> ModuleType:
     return finished_trials()
 
 
-def deliver(spool: Spool, observer: Observer) -> bool:
-    """Wait for the tracking store to catch up with the journal, unless it is down or held."""
+def deliver(spool: Spool, observer: Observer, *, is_last: bool = True) -> bool:
+    """Wait for the tracking store to catch up with the journal, unless it is down or held.
+
+    Args:
+        spool: Of the tracking store.
+        observer: Hears of events that are left over; once, by the ``is_last`` call of a launch.
+        is_last: False if another call follows.
+    """
     if spool.is_held:
         return False
     deadline = time.monotonic() + FLUSH_S
     if spool.flush(timeout_s=FLUSH_STEP_S):
         return True
     lag, moved = spool.lag(), time.monotonic()
-    observer.on_message(f"waiting for the tracking store: {counted(lag, 'event')} to deliver")
+    if lag and not spool.is_down:
+        observer.on_message(f"waiting for the tracking store: {counted(lag, 'event')} to deliver")
     while not spool.is_down and time.monotonic() < min(deadline, moved + QUIET_S - FLUSH_STEP_S):
         if spool.flush(timeout_s=FLUSH_STEP_S):
             return True
         if spool.lag() < lag:
             lag, moved = spool.lag(), time.monotonic()
-    observer.on_message(
-        f"not in the tracking store yet: {counted(spool.lag(), 'event')}; nothing is lost: run the "
-        "same command again to deliver what is missing"
-    )
+    lag = spool.lag()
+    if lag and is_last:
+        observer.on_message(
+            f"not in the tracking store yet: {counted(lag, 'event')}; nothing is lost: the same "
+            "command delivers what is missing, once the store takes it"
+        )
     return False
