@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 import pytest
+from mlflow import MlflowClient
 from PIL import Image
 from raw_specs import changed, mistakes
 
@@ -504,6 +505,18 @@ class TestSlips:
         spec = preflight(SweepSpec(**changed(raw, {"tracking/uri": good}))).spec
         make_places(spec)
         assert (tmp_path / "new").is_dir()
+
+    def test_a_new_study_is_not_begun_in_a_deleted_experiment(self, raw, tmp_path):
+        uri = f"sqlite:///{tmp_path}/mlflow.db"
+        client = MlflowClient(uri)
+        experiment = client.create_experiment("nothing")
+        spec = SweepSpec(**changed(raw, {"tracking/uri": uri}))
+        make_places(spec)
+        client.delete_experiment(experiment)
+        assert mistakes(make_places, spec) == [
+            f"tracking.uri: experiment 'nothing' is deleted in {uri} (mlflow experiments restore "
+            f"--experiment-id {experiment}, or choose another tracking.experiment)"
+        ]
 
     @pytest.mark.parametrize(
         ("changes", "said"),
