@@ -14,11 +14,12 @@ from types import TracebackType
 from typing import Any
 
 from dpsweep.foundation.database_path import LogPath
-from dpsweep.foundation.errors import UnreachableError
+from dpsweep.foundation.errors import BadInputError, UnreachableError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.logs import Tail
 from dpsweep.spec.tracking import masked
 from dpsweep.tracking.base import (
+    ExperimentDeletedError,
     StoreDamagedError,
     StoreRefusedError,
     Tracker,
@@ -303,6 +304,9 @@ class Spool:
             self._say(self._told(error))
         with self._changed:
             self._pause_s = min(max(2 * self._pause_s, self._first_s), self._max_s)
+            if isinstance(error, ExperimentDeletedError) and self._tracker is not None:
+                self._tracker.close()  # once it is restored all is asked anew
+                self._tracker, self._offset = None, 0
             calls, self._calls = self._calls, []
         for _, future in calls:  # nobody waits for a store that is away
             if future.set_running_or_notify_cancel():
@@ -310,8 +314,9 @@ class Spool:
 
     def _told(self, error: Exception) -> str:
         """Return the line on an outage as it begins."""
-        if isinstance(error, (StoreDamagedError, StoreRefusedError)):
-            return f"{error.message}; the study goes on without it; fix: {error.fix}"
+        if isinstance(error, (StoreDamagedError, StoreRefusedError, BadInputError)):
+            fix = f"; fix: {error.fix}" if error.fix else ""
+            return f"{error.message}; the study goes on without it{fix}"
         if isinstance(error, UnreachableError):
             return f"{error.message}; the study and its tracking wait for it"
         store = f"tracking store {self._address}".rstrip()
