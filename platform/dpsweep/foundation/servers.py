@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -28,7 +29,11 @@ def why_silent(address: str, timeout_s: float) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the innermost reason of a request that failed, in a few words."""
+    """Return the innermost reason of a request that failed, in a few words.
+
+    >>> cause_of(OSError("no answer (Caused by ResponseError('too many 503 errors'))"))
+    'too many 503 errors'
+    """
     text = str(error)
     for word, reason in (
         ("Connection refused", "connection refused"),
@@ -39,4 +44,6 @@ def cause_of(error: BaseException) -> str:
     ):
         if word in text:
             return reason
+    if caused := re.search(r"Caused by \w+\(['\"](.+?)['\"]\)", text):
+        return caused.group(1)[:200]
     return text.strip().splitlines()[0][:200] if text.strip() else type(error).__name__
