@@ -19,9 +19,14 @@ from dpsweep.foundation.file_paths import FilePath, set_aside
 from dpsweep.foundation.process.loading import loaded_whole
 from dpsweep.spec.tracking import database_of, masked
 from dpsweep.study.model_graph import ModelGraph
-from dpsweep.tracking.base import StoreDamagedError, StoreRefusedError, TrackingRefusedError
+from dpsweep.tracking.base import (
+    ExperimentDeletedError,
+    StoreDamagedError,
+    StoreRefusedError,
+    TrackingRefusedError,
+)
 from dpsweep.tracking.drafts import RunUpdate
-from dpsweep.tracking.mlflow_database import begin_database, files_beside, refuse_unwritable
+from dpsweep.tracking.mlflow_database import begin_database, refuse_unwritable
 from dpsweep.tracking.mlflow_models import (
     DESCRIPTION,
     LoggedModels,
@@ -29,13 +34,15 @@ from dpsweep.tracking.mlflow_models import (
     logged_name,
     write_model,
 )
-from dpsweep.tracking.mlflow_reach import CREDENTIALS, quiet, refusal, refuse_unreachable
-from dpsweep.tracking.mlflow_runs import (
-    RunWriter,
-    StudyRuns,
-    renamed_experiment,
-    runs_of_study,
+from dpsweep.tracking.mlflow_reach import (
+    CREDENTIALS,
+    find_experiment,
+    quiet,
+    refusal,
+    refuse_unreachable,
+    store_of,
 )
+from dpsweep.tracking.mlflow_runs import SEQ, RunWriter, StudyRuns, runs_of_study, seq_of
 from dpsweep.tracking.model_label import ModelLabel
 from dpsweep.tracking.state import TrackingState, name_of
 from dpsweep.tracking.updates import Event, read_events
@@ -44,10 +51,7 @@ from dpsweep.tracking.views import VIEW_TAG, saved_view, view_key, with_links
 if TYPE_CHECKING:
     from mlflow import MlflowClient
 
-# Opens the views for training runs; without it MLflow may take a sweep for a chat application.
-_EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
 _MODELS = "models:/"
-_SEQ = "dpsweep.seq"  # tells an older copy of a store from the store
 _PERMANENT = ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
 
 
@@ -68,7 +72,8 @@ class MLflowTracker:
         experiment: Name of the experiment; created if missing.
         state_path: Where run ids and progress are kept between launches.
     Raises:
-        BadInputError: The URI is a file store, or the experiment is deleted.
+        BadInputError: The URI is a file store, or the experiment is deleted: of a study that has
+            runs there ``handle`` raises it, once models have lost what their study has.
     """
 
     #: ``log_model`` takes a ``ModelGraph``, too.
@@ -94,10 +99,21 @@ class MLflowTracker:
             refuse_unwritable(uri)
             self._client: MlflowClient = MlflowClient(tracking_uri=uri)
             self._state = TrackingState.load(state_path)
-            self._experiment_id = self._find_experiment(uri, experiment)
-            self._models = LoggedModels(self._client, uri, self._experiment_id)
             self._writer, self._runs = RunWriter(self._client), StudyRuns()
-            self._resume(f"{masked(uri)}#{self._experiment_id}", experiment)
+            self._deleted: ExperimentDeletedError | None = None
+            store, _, self._experiment_id = self._state.store.rpartition("#")
+            try:
+                self._experiment_id, notes = find_experiment(
+                    self._client, uri, self._state, experiment
+                )
+                self.notes += notes
+            except ExperimentDeletedError as error:
+                if store != masked(uri) or not self._state.run_ids:
+                    raise
+                self._deleted = error  # its models may be registered: see `handle`
+            self._models = LoggedModels(self._client, uri, self._experiment_id)
+            if self._deleted is None:
+                self._resume(store_of(uri, self._experiment_id), experiment)
 
     @classmethod
     def refuse_unreachable(cls, uri: str, experiment: str) -> None:
@@ -113,25 +129,25 @@ class MLflowTracker:
         self._is_synced = False
         if not self._state.study_id:
             return
-        before = replace(self._state)
+        before = replace(self._state, lacking=dict(self._state.lacking))
         self._state.experiment = experiment
         restored = self._sync(self._state)
         if self._state.parent_run_id is None:
             self._begin_again("the store does not know this study any more", blank)
             return
-        self._give_up_claims(self._state, [])
+        self._give_up_claims(self._state, self.notes)
         tags = self._client.get_run(self._state.parent_run_id).data.tags
         if restored:  # they lack what came while they were deleted, a downgrade among it
             runs = ", ".join(name_of(trial) for trial in restored)
             self._begin_again(f"runs that were deleted in MLflow are there again ({runs})", blank)
-        elif int(tags.get(_SEQ, self._state.seq)) < self._state.seq:
+        elif SEQ in tags and seq_of(tags) < self._state.seq:
             self._begin_again("the store is an older copy of itself", blank)
         elif self._state != before:
             self._state.save(self._path)  # others read it
 
     def _begin_again(self, why: str, blank: TrackingState) -> None:
         self._note(why)
-        self._state, self._is_synced = blank, False
+        self._state, self._is_synced = replace(blank, lacking=self._state.lacking), False
 
     def _note(self, what: str) -> None:
         self.notes.append(f"{what}; all events of the journal are delivered again, none twice")
@@ -182,7 +198,10 @@ class MLflowTracker:
         """Bring the store up to date; see ``Tracker.handle``."""
         reading = read_events(self._state, events)
         state, refused = reading.state, reading.refused
-        if state.seq == self._state.seq:
+        if self._deleted is not None:
+            self._give_up_models(state, self._deleted)
+        is_due = self._writer.is_due(state, reading.updates)
+        if state.seq == self._state.seq and not is_due:
             return
         try:
             with self._explained():
@@ -195,8 +214,9 @@ class MLflowTracker:
                 self._give_up_claims(state, refused)
                 with self._refused(name_of(None), refused):
                     self._describe(reading.updates, state)
-                    if state.parent_run_id is not None:
-                        self._client.set_tag(state.parent_run_id, _SEQ, state.seq)
+                    self._writer.note_progress(state, self._runs)
+                if is_due:
+                    self._writer.store_lacking(state, refused)
                 if not self._is_synced:
                     self._sync_for(state)
         except BaseException:
@@ -207,37 +227,6 @@ class MLflowTracker:
         self._state = state
         if refused:
             raise TrackingRefusedError(refused)
-
-    def _find_experiment(self, uri: str, name: str) -> str:
-        from mlflow.exceptions import MlflowException
-
-        experiment = self._client.get_experiment_by_name(name)
-        if experiment is None or self._state.store != f"{masked(uri)}#{experiment.experiment_id}":
-            renamed = renamed_experiment(self._client, self._state, name, is_there=bool(experiment))
-            if renamed is not None:
-                self.notes.append(
-                    f"the experiment {name!r} is called {renamed.name!r} in MLflow now; the study "
-                    "goes on there"
-                )
-                return str(renamed.experiment_id)
-        if experiment is None:
-            location = None
-            database = database_of(uri)
-            if database is not None:  # beside the database, not in the current directory
-                location = (files_beside(database) / name).as_uri()
-            try:
-                return str(self._client.create_experiment(name, location, _EXPERIMENT_TAGS))
-            except MlflowException:
-                experiment = self._client.get_experiment_by_name(name)
-                if experiment is None:  # else another process was faster
-                    raise
-        if experiment.lifecycle_stage == "deleted":
-            raise BadInputError(
-                f"experiment {name!r} is deleted in {masked(uri)}",
-                fix=f"mlflow experiments restore --experiment-id {experiment.experiment_id}, "
-                "or choose another tracking.experiment",
-            )
-        return str(experiment.experiment_id)
 
     def _sync(self, state: TrackingState) -> list[int | None]:
         """Take the run ids from the store, which knows best what exists.
@@ -271,7 +260,20 @@ class MLflowTracker:
         while state.downgraded and self._runs.claiming:
             run_id, trial = self._runs.claiming.popitem()
             with self._refused(name_of(trial), refused):
-                self._writer.give_up_claim(run_id, trial, state.downgraded, refused)
+                self._writer.give_up_claim(run_id, trial, state, refused)
+
+    def _give_up_models(self, state: TrackingState, deleted: ExperimentDeletedError) -> None:
+        """Raise, as runs of a deleted experiment take nothing; models lose a claim that is lost."""
+        problems: list[str] = []
+        if state.downgraded:
+            with self._explained():
+                self._sync(state)
+                every = {*self._runs.others, *state.run_ids}
+                for trial in (each for each in every if each is not None):
+                    for run_id in self._runs_of(trial, state):
+                        problems += self._models.give_up_claim(run_id, state.downgraded)
+            problems = problems or ["its models, registered ones too, have lost the study's claim"]
+        raise ExperimentDeletedError("; ".join([deleted.message, *problems]), fix=deleted.fix)
 
     def _runs_of(self, trial: int, state: TrackingState) -> list[str]:
         """Return all runs of a trial, deleted ones too: whoever labels its models needs them."""
@@ -297,7 +299,7 @@ class MLflowTracker:
                     run_id = self._create(update, state)
                 elif update.opens:
                     self._client.update_run(run_id, status="RUNNING")
-                self._writer.write(run_id, of, update, refused)
+                self._writer.write(run_id, of, update, state, refused)
                 if update.status is not None:
                     self._client.set_terminated(run_id, update.status, update.end_ms)
         if "dp.downgraded" in update.tags and update.trial is not None:

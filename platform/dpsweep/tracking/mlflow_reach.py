@@ -20,7 +20,7 @@ from dpsweep.foundation.file_paths import is_writable
 from dpsweep.foundation.servers import cause_of, why_silent
 from dpsweep.spec.tracking import database_of, masked
 from dpsweep.tracking.base import ExperimentDeletedError
-from dpsweep.tracking.mlflow_database import experiments_in
+from dpsweep.tracking.mlflow_database import experiments_in, files_beside
 from dpsweep.tracking.state import TrackingState
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def find_experiment(
         location = None
         database = database_of(uri)
         if database is not None:  # beside the database, not in the current directory
-            location = (database.parent / "mlartifacts" / name).as_uri()
+            location = (files_beside(database) / name).as_uri()
         try:
             return str(client.create_experiment(name, location, _EXPERIMENT_TAGS)), []
         except MlflowException:

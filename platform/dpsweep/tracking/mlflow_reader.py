@@ -5,18 +5,22 @@ It reads and never writes: no store, no experiment and no run comes to be by loo
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError, StudyError
 from dpsweep.spec.tracking import TrackingSpec, database_of, masked
+from dpsweep.tracking.labels import downgraded_tags
 from dpsweep.tracking.mlflow_models import REGISTERED
 from dpsweep.tracking.mlflow_reach import quiet
+from dpsweep.tracking.mlflow_runs import seq_of
+from dpsweep.tracking.schema import EPSILON
 from dpsweep.tracking.state import PRETRAIN_ROLE
 
 if TYPE_CHECKING:
@@ -123,7 +127,10 @@ class MLflowReader:
             ) from error
 
     def studies(self, experiment: str | None = None, name: str | None = None) -> list[StoredRun]:
-        """Return the runs of studies, newest first.
+        """Return the runs of studies, newest first; one for each study.
+
+        Of a study with several, as one was deleted and is restored, it is that which has most of
+        its journal; a claim that another one has lost is lost.
 
         Args:
             experiment: Only those of this experiment.
@@ -148,17 +155,31 @@ class MLflowReader:
                 for each in experiments
                 for run in self._search(each.experiment_id, each.name, query)
             ]
-        parents = [run for run in runs if run.study_id and _is_of_study(run)]
-        return sorted(parents, key=lambda run: -run.start_ms)
+        parents: dict[tuple[str, str], list[StoredRun]] = {}
+        for run in runs:
+            if run.study_id and _is_of_study(run):
+                parents.setdefault((run.experiment, run.study_id), []).append(run)
+        return sorted(map(_joined, parents.values()), key=lambda run: -run.start_ms)
 
     def trials(self, study: StoredRun) -> dict[int, StoredRun]:
-        """Return the runs of a study's trials by number."""
+        """Return the runs of a study's trials by number.
+
+        A trial has several where some were deleted, made anew and restored: those under the study's
+        own run come first, and of these the one that says the largest epsilon.
+        """
         with self._explained():
             only = self._client.get_experiment_by_name(study.experiment)
             query = _equals("study_id", study.study_id)
             runs = list(self._search(only.experiment_id, study.experiment, query))
+
+        def rank(run: StoredRun) -> tuple[bool, float]:
+            epsilon = run.metrics.get(EPSILON, -math.inf)
+            is_without = run.tags.get("dp.epsilon") == "inf" or math.isnan(epsilon)
+            is_under = run.tags.get("mlflow.parentRunId") == study.run_id
+            return is_under, math.inf if is_without else epsilon
+
         of_trials = [run for run in runs if run.tags.get("dpsweep.trial", "").isdecimal()]
-        return {int(run.tags["dpsweep.trial"]): run for run in of_trials}
+        return {int(run.tags["dpsweep.trial"]): run for run in sorted(of_trials, key=rank)}
 
     def _search(self, experiment_id: str, name: str, query: str) -> Iterator[StoredRun]:
         def page(**keys: Any) -> Any:
@@ -225,6 +246,15 @@ def _equals(tag: str, text: str) -> str:
 
 def _is_of_study(run: StoredRun) -> bool:
     return "dpsweep.trial" not in run.tags and run.tags.get("dpsweep.role") != PRETRAIN_ROLE
+
+
+def _joined(runs: Sequence[StoredRun]) -> StoredRun:
+    """Return the run of a study that has most of its journal, without a claim that any has lost."""
+    run = max(runs, key=lambda run: (seq_of(run.tags), run.start_ms))
+    lost = [each.tags["dp.downgraded"] for each in runs if each.tags.get("dp.downgraded")]
+    if not lost or run.tags.get("dp.downgraded"):
+        return run
+    return replace(run, tags={**run.tags, **downgraded_tags(lost[0])})
 
 
 def names_of(runs: Sequence[StoredRun]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs of an MLflow store: those of a study are looked for, with where they are; one is written."""
+"""Runs of an MLflow store: those of a study are looked for; one is written, with its files."""
 
 from __future__ import annotations
 
@@ -6,11 +6,14 @@ import getpass
 import hashlib
 import json
 import os
-from collections.abc import Collection, Iterator, Mapping
+import re
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.logs import as_file
+from dpsweep.foundation.servers import cause_of
 from dpsweep.foundation.version import __version__
 from dpsweep.tracking.drafts import MetricPoint, RunUpdate
 from dpsweep.tracking.labels import downgraded_card, downgraded_tags
@@ -19,14 +22,22 @@ from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState, na
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Run
+    from mlflow.entities import Run
 
 # Limits of one log_batch request and of single values, from MLflow's REST API.
 _METRICS_PER_BATCH = 900
 _PAIRS_PER_BATCH = 100
 _MAX_PARAM = 6000
 _PARENT = "mlflow.parentRunId"
+_TRIAL = "dpsweep.trial"
+SEQ = "dpsweep.seq"  # tells an older copy of a store from the store
 _ACTIVE, _ALL = "active", 3  # LifecycleStage.ACTIVE and ViewType.ALL of MLflow
+# Of files that are tried again: so long may be spent on those that fail.
+_FAILING_S = 20.0
+# A server that is busy, or in trouble, and may not be later.
+_PASSING = re.compile(
+    r"\b5\d\d (Server Error|error responses)|\b(error code|status) 5\d\d\b|timed out|[Cc]onnection"
+)
 
 
 @dataclass(frozen=True)
@@ -41,12 +52,14 @@ class StudyRuns:
             Whoever waits for the next launch to be delivered what it missed is among them.
         claiming: Runs among ``others`` that are not deleted and have no tag of a downgrade, with
             their trials.
+        parents: The run that each active run of a trial is shown under.
     """
 
     active: Mapping[int | None, str] = field(default_factory=dict)
     others: dict[int | None, list[str]] = field(default_factory=dict)
     barred: set[int | None] = field(default_factory=set)
     claiming: dict[str, int | None] = field(default_factory=dict)
+    parents: dict[str, str] = field(default_factory=dict)
 
     def hold(self, trial: int | None, run_id: str) -> None:
         """Have a run take nothing more until the next launch."""
@@ -67,17 +80,27 @@ def runs_of_study(
     """
     by_trial: dict[int | None, list[Run]] = {}
     for run in _carrying(client, experiment_id, study_id):
+        if not run.data.tags.get(_TRIAL, "0").isdecimal():  # a hand has edited it: of which, then?
+            continue
         by_trial.setdefault(_trial_of(run), []).append(run)
     active: dict[int | None, str] = {}
-    for trial, runs in by_trial.items():
-        ids = [str(run.info.run_id) for run in runs if run.info.lifecycle_stage == _ACTIVE]
-        if ids:
-            active[trial] = next((run_id for run_id in ids if run_id in before), ids[-1])
+
+    def rank(run: Run) -> tuple[bool, bool, int]:
+        tags = run.data.tags
+        is_under = active.get(None) is not None and tags.get(_PARENT) == active.get(None)
+        return str(run.info.run_id) in before, is_under, seq_of(tags)
+
+    for trial in sorted(by_trial, key=lambda trial: trial is not None):  # the study's own first
+        there = [run for run in by_trial[trial] if run.info.lifecycle_stage == _ACTIVE]
+        if there:
+            active[trial] = str(max(reversed(there), key=rank).info.run_id)
     all_runs, parent = StudyRuns(active), active.get(None)
     for trial, runs in by_trial.items():
         for run in runs:
             run_id, tags = str(run.info.run_id), run.data.tags
             if run_id == active.get(trial):
+                if trial is not None:
+                    all_runs.parents[run_id] = tags.get(_PARENT, "")
                 continue
             all_runs.others.setdefault(trial, []).append(run_id)
             if run.info.lifecycle_stage == _ACTIVE:
@@ -86,38 +109,6 @@ def runs_of_study(
             elif trial is not None and parent and tags.get(_PARENT, parent) == parent:
                 all_runs.barred.add(trial)
     return all_runs
-
-
-def renamed_experiment(
-    client: MlflowClient, state: TrackingState, name: str, *, is_there: bool
-) -> Experiment | None:
-    """Return the experiment that has a study's runs under another name than asked, if any.
-
-    None as well if it is deleted, or the study has asked for another one before.
-
-    Args:
-        client: Of the store.
-        state: Of the study's last launch.
-        name: That the study asks for.
-        is_there: Whether another experiment has that name.
-    """
-    from mlflow.exceptions import MlflowException
-
-    # Files of earlier versions do not say which name was asked for: one that is there is meant,
-    # and so is one that somebody has chosen.
-    is_chosen = is_there or name != state.study
-    is_other = state.experiment != name if state.experiment else is_chosen
-    if state.parent_run_id is None or is_other:
-        return None
-    try:
-        experiment_id = client.get_run(state.parent_run_id).info.experiment_id
-        experiment: Experiment = client.get_experiment(experiment_id)
-    except MlflowException as error:
-        if error.error_code != "RESOURCE_DOES_NOT_EXIST":
-            raise
-        return None  # another store, or it was removed for good
-    is_kept = experiment.lifecycle_stage == _ACTIVE and experiment.name != name
-    return experiment if is_kept else None
 
 
 def _carrying(client: MlflowClient, experiment_id: str, study_id: str) -> Iterator[Run]:
@@ -139,8 +130,18 @@ def _carrying(client: MlflowClient, experiment_id: str, study_id: str) -> Iterat
 def _trial_of(run: Run) -> int | None:
     if run.data.tags.get("dpsweep.role") == PRETRAIN_ROLE:
         return PRETRAINING
-    trial = run.data.tags.get("dpsweep.trial")
+    trial = run.data.tags.get(_TRIAL)
     return None if trial is None else int(trial)
+
+
+def seq_of(tags: Mapping[str, str]) -> int:
+    """Return the last event of the journal that a study's run says it has; -1 without a number.
+
+    >>> seq_of({"dpsweep.seq": "12"}), seq_of({"dpsweep.seq": "twelve"}), seq_of({})
+    (12, -1, -1)
+    """
+    text = tags.get(SEQ, "")
+    return int(text) if text.isdecimal() else -1
 
 
 class RunWriter:
@@ -153,6 +154,28 @@ class RunWriter:
     def __init__(self, client: MlflowClient) -> None:
         self._client = client
         self._has_told_of_files = False
+        self._has_tried = False
+
+    def is_due(self, state: TrackingState, updates: Sequence[RunUpdate]) -> bool:
+        """Say whether files that a store lacks are to be tried again: at a launch, and at the end
+        of the study.
+        """
+        is_end = any(update.trial is None and update.status for update in updates)
+        return bool(state.lacking) and (is_end or not self._has_tried)
+
+    def note_progress(self, state: TrackingState, runs: StudyRuns) -> None:
+        """Note on the study's run how far it is, and show the runs of its trials under it.
+
+        The run that they were made under may have been deleted alone.
+        """
+        parent = state.parent_run_id
+        if parent is None:
+            return
+        self._client.set_tag(parent, SEQ, state.seq)
+        for run_id in runs.parents.keys() & state.run_ids.values():
+            if runs.parents[run_id] != parent:
+                self._client.set_tag(run_id, _PARENT, parent)
+                runs.parents[run_id] = parent
 
     def create(self, experiment_id: str, update: RunUpdate, study: str, parent: str | None) -> str:
         """Make a run of an update that opens one, and return its id.
@@ -181,46 +204,101 @@ class RunWriter:
         )
         return str(run.info.run_id)
 
-    def write(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
+    def write(
+        self, run_id: str, of: str, update: RunUpdate, state: TrackingState, refused: list[str]
+    ) -> None:
         """Write all of an update but its status.
 
         Args:
             run_id: The run.
             of: What the run is of, as messages say it.
             update: What is new.
+            state: Gets the files that the store does not take.
             refused: Gets a line for each value that the store does not take.
         """
         self._log(run_id, of, update, refused)
         if update.datasets:
             self._client.log_inputs(run_id, [_input(dataset) for dataset in update.datasets])
+        files: dict[str, str | None] = {**update.texts}
+        files |= {name: None for name in update.artifacts if name not in files}
+        older = state.lacking.pop(run_id, {})
+        lacking = {name: text for name, text in older.items() if name not in files}
         try:
-            self._store_files(run_id, of, update, refused)
+            while files:
+                name = next(iter(files))
+                self._store(run_id, of, name, files[name], refused)
+                del files[name]
         except Exception as error:  # whatever an artifact store raises
             self._client.get_run(run_id)  # raises where the server is away: all is tried again
-            if not self._has_told_of_files:
-                self._has_told_of_files = True
-                reason = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-                refused.append(
-                    f"the artifact store cannot be written ({reason}): files and models stay in "
-                    "the study's folder, all else is logged; fix: let the server keep artifacts "
-                    "(--serve-artifacts) where it may write"
-                )
+            self._tell_of_files(error, refused)
+        if lacking := {**lacking, **files}:
+            state.lacking[run_id] = lacking
+
+    def store_lacking(self, state: TrackingState, refused: list[str]) -> None:
+        """Try to store the files that the store did not take when they were new.
+
+        Args:
+            state: Loses those that are stored.
+            refused: Gets a line if there are some that are not.
+        """
+        failing_s, trials = 0.0, {run_id: trial for trial, run_id in state.run_ids.items()}
+        for run_id, name in [(run, name) for run in state.lacking for name in state.lacking[run]]:
+            if run_id not in state.lacking or failing_s > _FAILING_S:
+                continue
+            of, begun = name_of(trials.get(run_id)), time.monotonic()
+            try:
+                self._store(run_id, of, name, state.lacking[run_id][name], refused)
+            except Exception as error:  # whatever an artifact store raises
+                failing_s += time.monotonic() - begun
+                if self._is_there(run_id):
+                    self._tell_of_files(error, refused)
+                else:
+                    del state.lacking[run_id]
+            else:
+                del state.lacking[run_id][name]
+                if not state.lacking[run_id]:
+                    del state.lacking[run_id]
+        self._has_tried = True
+
+    def _is_there(self, run_id: str) -> bool:
+        """Say whether the store has a run; raises where it is away."""
+        from mlflow.exceptions import MlflowException
+
+        try:
+            self._client.get_run(run_id)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_DOES_NOT_EXIST":
+                raise
+            return False
+        return True
+
+    def _tell_of_files(self, error: Exception, refused: list[str]) -> None:
+        if self._has_told_of_files:
+            return
+        self._has_told_of_files = True
+        fix = "run the study's command again, which stores them"
+        if not _PASSING.search(str(error)):
+            fix = f"let the server keep artifacts (--serve-artifacts) where it may write, and {fix}"
+        refused.append(
+            f"the artifact store cannot be written ({cause_of(error)}): files and models stay in "
+            f"the study's folder, all else is logged; fix: {fix}"
+        )
 
     def give_up_claim(
-        self, run_id: str, trial: int | None, reason: str, refused: list[str]
+        self, run_id: str, trial: int | None, state: TrackingState, refused: list[str]
     ) -> None:
         """Give a run that takes nothing more the label of a downgraded study.
 
         Args:
             run_id: The run.
             trial: That it is of, None for the study.
-            reason: Why the claim is lost.
+            state: Of the study; says why the claim is lost.
             refused: Gets a line for each value that the store does not take.
         """
-        update = RunUpdate(trial, tags=downgraded_tags(reason))
+        update, reason = RunUpdate(trial, tags=downgraded_tags(state.downgraded)), state.downgraded
         if trial is None:
             update.note = update.texts["privacy_card.md"] = downgraded_card(None, reason)
-        self.write(run_id, name_of(trial), update, refused)
+        self.write(run_id, name_of(trial), update, state, refused)
 
     def _log(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
         from mlflow.entities import Metric, Param, RunTag
@@ -270,17 +348,17 @@ class RunWriter:
             new = [param for param in params if param.key not in before]
             self._client.log_batch(run_id, params=new)
 
-    def _store_files(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
-        for name, text in update.texts.items():
+    def _store(self, run_id: str, of: str, name: str, text: str | None, refused: list[str]) -> None:
+        if text is not None:
             self._client.log_text(run_id, text, name)
-        for name in update.artifacts:
-            with as_file(name) as path:
-                if path.is_dir():
-                    self._client.log_artifacts(run_id, str(path), path.name)
-                elif path.exists():
-                    self._client.log_artifact(run_id, str(path))
-                else:
-                    refused.append(f"{of}: artifact {name} does not exist")
+            return
+        with as_file(name) as path:
+            if path.is_dir():
+                self._client.log_artifacts(run_id, str(path), path.name)
+            elif path.exists():
+                self._client.log_artifact(run_id, str(path))
+            else:
+                refused.append(f"{of}: artifact {name} does not exist")
 
 
 def _input(dataset: Mapping[str, Any]) -> Any:

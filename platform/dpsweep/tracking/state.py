@@ -45,6 +45,8 @@ class TrackingState:
         started_ms: When the study was first launched.
         best_trial: The best trial so far.
         intros: How the description of each trial's run begins.
+        lacking: By run, the files that the store of artifacts has not taken: the text of each, None
+            for one that lies where it is named.
     """
 
     store: str = ""
@@ -71,6 +73,7 @@ class TrackingState:
     started_ms: int = 0
     best_trial: int | None = None
     intros: dict[int, str] = field(default_factory=dict)
+    lacking: dict[str, dict[str, str | None]] = field(default_factory=dict)
 
     def touched(self) -> set[int]:
         """Return the trials whose runs have got something, and ``PRETRAINING`` if its has."""
