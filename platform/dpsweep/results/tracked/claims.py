@@ -133,8 +133,13 @@ class TaggedClaims(Claims):
 
 
 def number_of(text: str | None) -> float:
-    """Return a number that a tag or param holds; infinite without one."""
+    """Return an epsilon that a tag or param holds; infinite without one, or with none that can be.
+
+    >>> number_of("1.5"), number_of("none: downgraded"), number_of("-1"), number_of("nan")
+    (1.5, inf, inf, inf)
+    """
     try:
-        return float(text) if text is not None else math.inf
+        number = float(text) if text is not None else math.inf
     except ValueError:
         return math.inf
+    return number if number >= 0 else math.inf

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import ast
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 from dpsweep.foundation.errors import BadInputError, SpecError, StudyError
 from dpsweep.foundation.validate import of_kind
@@ -30,6 +30,8 @@ from dpsweep.tracking.schema import EPSILON, OBJECTIVE, is_of_model
 #: What the name of a study in an MLflow store begins with.
 SCHEME = "mlflow:"
 _AT_ONCE = 8  # requests in flight
+_STATE = "dpsweep.state"
+_T = TypeVar("_T")
 
 
 def is_stored(name: str) -> bool:
@@ -143,7 +145,7 @@ class StoredRecords:
             views = list(pool.map(self._trial, sorted(self._trials)))
         return StudyView(
             trials={view.trial: view for view in views},
-            state=tags.get("dpsweep.state", "running"),
+            state=tags.get(_STATE, "running"),
             first_ms=self.run.start_ms,
             last_ms=self.run.start_ms,
             end_reason=tags.get("dpsweep.reason", ""),
@@ -164,13 +166,13 @@ class StoredRecords:
         delivered = {name: v for name, v in run.metrics.items() if is_of_model(name)}
         if value is None:  # it has not ended: what it would deliver now
             value, best_step, delivered = curves.best(self._spec.search.metric, self._is_maximized)
-        is_done = run.tags.get("dpsweep.state") == TrialState.FINISHED.value
-        num_steps = int(run.plan.get("plan.steps", 0))
+        is_done = run.tags.get(_STATE) == TrialState.FINISHED.value
+        num_steps = _edited(run, "plan.steps", run.plan.get("plan.steps", "0"), int)
         last = spent[-1][0] if spent else curves.last_step
         return TrialView(
             trial=number,
             hparams=self._config(number, run),
-            state=_state_of(run.tags.get("dpsweep.state", "running")),
+            state=_edited(run, _STATE, run.tags.get(_STATE, "running"), _state_of),
             reason=run.tags.get("dpsweep.reason", ""),
             step=last or (num_steps if is_done else 0),
             num_steps=num_steps,
@@ -259,6 +261,23 @@ class StoredRecords:
             f"the journal of study {self.name!r} is with its files, and no tracking store has it",
             fix="ask on the machine that ran it; decisions.csv is a file of the study's run",
         )
+
+
+def _edited(run: StoredRun, tag: str, text: str, read: Callable[[str], _T]) -> _T:
+    """Return the value of a tag that whoever may write to the store can edit.
+
+    Raises:
+        StudyError: It is none that dpsweep writes.
+    """
+    try:
+        return read(text)
+    except ValueError as error:
+        raise StudyError(
+            f"run {run.run_id} of study {run.study!r} has the tag {tag}={text!r}",
+            because="dpsweep writes no such value: somebody has edited it",
+            fix="write back what it was; or move tracking.json out of the study's folder, and its "
+            "command writes all tags anew",
+        ) from error
 
 
 def _state_of(word: str) -> TrialState:
