@@ -108,8 +108,8 @@ def decisions(
     result = load_sweep(name, root=root)
     rows = []
     if not result.decisions():
-        so_far = " so far" if result.state == "running" else ""
-        say(f"no trial was judged{so_far}; the scheduler is {result.spec.scheduler.type}")
+        until_now = " so far" if result.state == "running" else ""
+        say(f"no trial was judged{until_now}; the scheduler is {result.spec.scheduler.type}")
         if output is Format.TABLE:
             return
     for row in result.decisions():
