@@ -33,10 +33,12 @@ from dpsweep.foundation.process.interrupts import raise_lost
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import study_spent
+from dpsweep.planning.costs.charge import SelectionCharge
 from dpsweep.planning.costs.composition import choose_composition
+from dpsweep.planning.costs.recorded import recorded_charges
 from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.places import make_places, new_dataset_ledger, probe_dataset_ledger
-from dpsweep.planning.preflight import Preflight, SelectionCharge, preflight, valid
+from dpsweep.planning.preflight import Preflight, preflight, valid
 from dpsweep.planning.problems import check_records, record_notes
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.randomness import secret_numpy_generator
@@ -251,16 +253,11 @@ def _commit(
         The composition and the selection that hold.
     Raises:
         DatasetBudgetError: The dataset's budget does not allow the study.
+        StudyError: Its next trials would not be what was written down (``recorded_charges``).
     """
     spec, privacy = checked.spec, checked.spec.privacy
-    if composition is not None:
-        chosen = composition
-        composition = ledger.open_composition(lambda: chosen)
-    if selection is not None:
-        bound, epsilon = ledger.charge_selection(
-            selection.selection, selection.bound, selection.epsilon, privacy.delta
-        )
-        selection = SelectionCharge(selection.selection, bound, epsilon)
+    begun = None if _is_complete(checked, study) else study.view.trials
+    composition, selection = recorded_charges(checked, ledger, composition, selection, begun)
     if privacy.dataset_ledger is not None:
         DatasetLedger(privacy.dataset_ledger).reserve(
             ledger.study_id,

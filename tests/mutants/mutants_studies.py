@@ -265,8 +265,8 @@ STUDIES = (
     Mutant(
         "sealed trials dearer than what is charged",
         "platform/dpsweep/running/modes/sealed.py",
-        "if charge.admits(checked, task):",
-        "if True:",
+        "if (admitted := charge.admitted(checked, task)) is not None:",
+        "if admitted := task:",
         (
             "tests/unit/running/test_sealed.py::test_a_plan_dearer_than_what_was_charged_is_never_run",
         ),

@@ -12,6 +12,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.planning.reading import platform_hyperparameters
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.signal_to_noise import refuse_drowned, signal_to_noise
 from dpsweep.privacy.statement import shown_epsilon
@@ -40,6 +41,8 @@ class Admission:
         training: What its training may cost of it; None: all of it.
         records: Which records its trials train on (``Preflight.for_public_search``, ``rest``).
         starts: The private events of every release that trials may start from.
+        composition: Of a study that has begun, whose declared events are run as they are on record
+            (``Composition.as_declared``).
         codes: Networks of the user's own -> SHA-256 of the file, from its first trial on.
     """
 
@@ -49,6 +52,7 @@ class Admission:
     budget: PrivacyBudget
     records: Literal["private", "public", "rest"] = "private"
     starts: Mapping[ReleaseKey, Plan] = field(default_factory=dict)
+    composition: Composition | None = None
     training: PrivacyBudget | None = None
     codes: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
@@ -70,7 +74,7 @@ class Admission:
         context = self.context(frozenset(chosen))
         hparams = _completed(method, declared, hparams, context)
         inherited = release_of(method, hparams, self.starts)
-        plan = _plan_of(method, hparams, context)
+        plan = self._as_declared(method, _plan_of(method, hparams, context))
         barrier = self._barrier_of(plan)
         task = TrialTask(
             trial,
@@ -133,6 +137,15 @@ class Admission:
         every = report_interval(num_steps, self.spec.report.every_steps, self.spec.report.points)
         count = math.ceil(num_steps / every) + len(self.spec.rungs) + extra
         return self._scores(count)
+
+    def _as_declared(self, method: type[Method], plan: Plan) -> Plan:
+        """Return the plan of a method that takes all its noise from it, as the study declares it.
+
+        Ours do. What the process of another package's does is not known here.
+        """
+        if self.composition is None or self.records != "private" or is_outside(method):
+            return plan
+        return self.composition.as_declared(plan)
 
     def _code_of(self, network: object) -> str:
         """Return the SHA-256 of an own network's file; a launch has one, whatever is edited."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import Any, Literal, NoReturn, Protocol
 
 import numpy as np
 
@@ -38,10 +38,8 @@ from dpsweep.planning.start import (
     summarize_start,
 )
 from dpsweep.privacy.budget import PrivacyBudget
+from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.selection.bounds import TrialBound
-from dpsweep.privacy.selection.number import Selection
-from dpsweep.privacy.selection.on_subset import SubsetBound
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW, SearchSpace
 from dpsweep.spec.base import check_made
 from dpsweep.spec.facts import with_terms
@@ -59,32 +57,12 @@ NUM_SAMPLED = 32
 _FIX = "SweepSpec.from_yaml(path), or SweepSpec(**sections)"
 
 
-@dataclass(frozen=True)
-class SelectionCharge:
-    """The cost of the best of a random number of trials.
+class Charge(Protocol):
+    """The cost of a study that is fixed before it begins (``planning.costs.charge``)."""
 
-    Attributes:
-        selection: Distribution of the number of trials.
-        bound: What no trial exceeds; of a search on a secret part of the records, no final run
-            either (``SubsetBound``).
-        epsilon: Of the released winner, at the study's delta; with the search that found it.
-    """
-
-    selection: Selection
-    bound: TrialBound
-    epsilon: float
-
-    def admits(self, checked: Preflight, task: TrialTask) -> bool:
-        """Say whether a trial, and the final run that it would have, are within the bound."""
-        if not self.bound.covers(task.full_plan):
-            return False
-        if not isinstance(self.bound, SubsetBound):
-            return True
-        try:
-            final = checked.with_final(self.bound.final_epsilon).final_of(0, task)
-        except BadInputError:
-            return False
-        return self.bound.covers_final(final.full_plan)
+    @property
+    def epsilon(self) -> float:
+        """Of all that the study releases, at its delta."""
 
 
 @dataclass(frozen=True)
@@ -102,6 +80,7 @@ class Preflight:
         given_starts: Events of the start's releases as they were charged; None: as planned.
         rest: Of a search on a part of the private records, the same for its final run: the declared
             number of the records that it reads, and its budget.
+        composition: See ``Admission``: of a study that has begun; no plan of ``rest`` is declared.
         codes: See ``Admission``; the same of all that are made of this one.
     """
 
@@ -114,6 +93,7 @@ class Preflight:
     given_starts: Mapping[ReleaseKey, Plan] | None = None
     training: PrivacyBudget | None = None
     rest: Preflight | None = None
+    composition: Composition | None = None
     codes: dict[str, str] = field(default_factory=dict, compare=False, repr=False)
 
     @cached_property
@@ -129,6 +109,7 @@ class Preflight:
             self.methods,
             self.budget,
             self.records,
+            composition=self.composition,
             training=self.training,
             codes=self.codes,
         )
@@ -303,7 +284,7 @@ class Preflight:
         """Return the error of one mistake that shows only as plans are made."""
         return SpecError([Mistake(key, problem, fix).at(self.spec.where)])
 
-    def declared_epsilon(self, selection: SelectionCharge | None) -> float:
+    def declared_epsilon(self, selection: Charge | None) -> float:
         """Return the epsilon that the whole study is declared to cost, by its accounting mode."""
         privacy = self.spec.privacy
         if selection is not None:
@@ -323,7 +304,7 @@ class Preflight:
         """What studies on one ledger of a dataset must agree on, see ``private_parts``."""
         return private_parts(self.spec)
 
-    def check_dataset_budget(self, selection: SelectionCharge | None) -> None:
+    def check_dataset_budget(self, selection: Charge | None) -> None:
         """Refuse a new study that the dataset's budget does not allow, before it is created.
 
         Raises:

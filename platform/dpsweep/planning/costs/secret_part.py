@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from dpsweep.foundation.errors import BadInputError, SpecError
-from dpsweep.planning.preflight import Preflight, SelectionCharge
+from dpsweep.planning.costs.charge import SelectionCharge
+from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.accountants import analytic_gaussian_epsilon
 from dpsweep.privacy.calibration.largest import largest_within
 from dpsweep.privacy.composition.gaussian_filter import GaussianFilter

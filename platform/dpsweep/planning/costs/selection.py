@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 from dpsweep.foundation.errors import BadInputError, SpecError
 from dpsweep.foundation.words import counted
+from dpsweep.planning.costs.charge import SelectionCharge
 from dpsweep.planning.costs.secret_part import SecretPart, SecretPartFigures
-from dpsweep.planning.preflight import Preflight, SelectionCharge
+from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.calibration.largest import largest_within
 from dpsweep.privacy.selection.bounds import bound_of, dearest
 from dpsweep.privacy.selection.number import Selection

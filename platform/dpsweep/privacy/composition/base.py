@@ -129,6 +129,13 @@ class Composition(ABC):
         """Say why no budget at all would admit a plan; empty: one might."""
         return ""
 
+    def as_declared(self, plan: Plan) -> Plan:
+        """Return a plan with the declared events where they differ by a trifle of noise alone.
+
+        See ``recalibrated.as_recorded``; a composition that declares no events changes nothing.
+        """
+        return plan
+
     def share(self, cost: Cost) -> float:
         """Return the largest share that a cost takes of a limit."""
         return max((cost[name] / limit for name, limit in self.limits.items() if limit), default=0)

@@ -17,6 +17,7 @@ from dpsweep.foundation.errors import BadInputError, LedgerError
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.accountants import fine_pld_epsilon
 from dpsweep.privacy.composition.base import FILTERED_PARTS, Composition
+from dpsweep.privacy.composition.recalibrated import as_recorded
 from dpsweep.privacy.events.base import PrivacyEvent
 from dpsweep.privacy.events.multiset import in_order
 from dpsweep.privacy.events.plan import EventRun, Part, Plan
@@ -155,7 +156,7 @@ class DeclaredComposition(Composition):
         return cls(declared, target_epsilon, delta, declared_epsilon(declared, delta))
 
     @cached_property
-    def _names(self) -> dict[tuple[str, PrivacyEvent], str]:
+    def _names(self) -> dict[tuple[Part, PrivacyEvent], str]:
         return {(c.part, c.event): str(index) for index, c in enumerate(self.classes)}
 
     @cached_property
@@ -214,6 +215,10 @@ class DeclaredComposition(Composition):
         phases = {self.phase(name) for name, units in self.cost(plan).items() if units}
         several = len(phases - {None}) > 1
         return "its events are declared in several phases" if several else ""
+
+    def as_declared(self, plan: Plan) -> Plan:
+        """Return a plan with the declared events where another version has calibrated its noise."""
+        return as_recorded(plan, self._names)
 
     def to_json(self) -> dict[str, Any]:
         """Return the fields; classes are segments of a plan, each with its number as its phase."""

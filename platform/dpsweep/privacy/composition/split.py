@@ -223,6 +223,10 @@ class SplitComposition(Composition):
             return "its final run would release more noisy scores than are kept for it"
         return self.search.refusal(plan.without(REST))
 
+    def as_declared(self, plan: Plan) -> Plan:
+        """Return a plan of the search as that says; the final run's events are not declared."""
+        return plan if plan.part(REST) else self.search.as_declared(plan)
+
     def to_json(self) -> dict[str, Any]:
         """Return the fields; floats survive ``json`` exactly."""
         return {

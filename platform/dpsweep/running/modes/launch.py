@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.ledgers.study import StudyLedger
-from dpsweep.planning.preflight import Preflight, SelectionCharge
+from dpsweep.planning.costs.charge import SelectionCharge
+from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.running.handing_on import HandingOn
 from dpsweep.running.recovery import mend_tasks

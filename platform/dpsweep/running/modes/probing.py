@@ -24,7 +24,8 @@ from dpsweep.study.trial import MOVING, Decision, TrialState, Verdict
 
 
 def run_composed(launch: Launch) -> Ending:
-    """Run a composed study by its strategy."""
+    """Run a composed study by its strategy, its new trials as they were declared."""
+    launch = replace(launch, checked=replace(launch.checked, composition=launch.composition))
     is_probed = launch.checked.spec.search.strategy == PROBE
     return run_probes(launch) if is_probed else run_search(launch)
 

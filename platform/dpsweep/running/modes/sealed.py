@@ -33,7 +33,12 @@ from dpsweep.running.ending import Ending
 from dpsweep.running.features import prefetch
 from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.modes.launch import Launch
-from dpsweep.running.modes.sealed_final import begin_final, continue_final, run_final
+from dpsweep.running.modes.sealed_final import (
+    begin_final,
+    continue_final,
+    refuse_other_bound,
+    run_final,
+)
 from dpsweep.running.stage import Stage
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.study.files import StudyFiles
@@ -151,6 +156,7 @@ def run_selection(launch: Launch) -> Ending:
                     unfinished.append(sealed.files.task(trial.trial))
                 except StudyError:  # its secret seed cannot be had again
                     stage.end_lost(trial.trial)
+        refuse_other_bound(launch, sealed, num_trials)
         source = _Draws(launch, stage, num_trials, unfinished)
         _hand_on_downgrade(launch, sealed)  # of a launch that was killed
         try:
@@ -253,8 +259,8 @@ class _Draws:
                 task = checked.admit(number, checked.space.sample(rng))
             except BadInputError:
                 continue
-            if charge.admits(checked, task):
-                return dataclasses.replace(task, seed=secret_seed())
+            if (admitted := charge.admitted(checked, task)) is not None:
+                return dataclasses.replace(admitted, seed=secret_seed())
         raise SweepError(
             f"{MAX_INFEASIBLE_IN_A_ROW} draws in a row were infeasible",
             fix="`dpsweep plan` shows the infeasible share of the space; narrow it",

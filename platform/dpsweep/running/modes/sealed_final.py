@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.errors import StudyError, SweepError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.ledgers.dataset import DatasetLedger
+from dpsweep.planning.costs.recorded import other_version
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.composition.declared import DeclaredComposition, declared_classes
 from dpsweep.privacy.selection.on_subset import SubsetBound
@@ -14,7 +15,7 @@ from dpsweep.running.modes.launch import Launch
 from dpsweep.running.stage import Stage
 from dpsweep.study.journal import TrialView
 from dpsweep.study.study import Study
-from dpsweep.study.trial import TrialTask
+from dpsweep.study.trial import TrialState, TrialTask
 from dpsweep.trainables.data.supplies import Supplies
 
 #: Its number in the study, which knows no other trial: one after those of the search would tell how
@@ -76,6 +77,34 @@ def final_preflight(launch: Launch) -> Preflight:
     return checked.rest
 
 
+def refuse_other_bound(launch: Launch, sealed: Study, num_trials: int) -> None:
+    """Refuse to go on with a selection that another version began, if its bound is passed.
+
+    That is looked at before trials run: those that will be drawn, from the sample of the space, and
+    the final run of each that has begun. It tells nothing of what they have shown.
+
+    Args:
+        launch: The study's.
+        sealed: The sealed study.
+        num_trials: The drawn number.
+    Raises:
+        StudyError: No draw would be within the bound, or the final run of a trial is not.
+    """
+    charge, checked, trials = launch.selection, launch.checked, sealed.view.trials
+    if charge is None or not charge.is_recalibrated:
+        return
+    is_covered = any(charge.admits(checked, task) for task in checked.sample)
+    is_covered |= len(trials) >= num_trials
+    for number, trial in trials.items() if checked.rest is not None else ():
+        try:
+            task = sealed.files.task(number)
+        except StudyError:  # lost: it ends
+            continue
+        is_covered &= trial.state is TrialState.FAILED or charge.has_final(checked, task)
+    if not is_covered:
+        raise other_version("computed the bound on what this study runs")
+
+
 def begin_final(launch: Launch, sealed: Study, winner: TrialView) -> TrialTask:
     """Freeze the best configuration of a finished search and write down that it is run.
 
@@ -85,10 +114,9 @@ def begin_final(launch: Launch, sealed: Study, winner: TrialView) -> TrialTask:
     Raises:
         SweepError: Its plan is not within what the study was charged for.
     """
-    bound = _bound(launch)
-    checked = launch.checked.with_final(bound.final_epsilon)
-    task = checked.final_of(NUMBER, sealed.files.task(winner.trial))
-    if not bound.covers_final(task.full_plan):  # its draw was refused then
+    assert launch.selection is not None
+    task = launch.selection.final_of(launch.checked, NUMBER, sealed.files.task(winner.trial))
+    if task is None:  # its draw was refused then
         raise SweepError(
             "the final run does not fit into what is kept for it; nothing is released",
             fix="do not trust this study before the cause is known",
