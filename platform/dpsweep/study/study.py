@@ -30,7 +30,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import Event, TrialEnded, TrialReported, TrialStarted
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, fold, fold_one, replay
-from dpsweep.study.launched import anchored, has_begun, refuse_other_spec
+from dpsweep.study.launched import anchored, has_begun, launched_spec, refuse_other_spec
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 
 
@@ -143,9 +143,13 @@ class Study:
     def keep_spec(self) -> None:
         """Keep the spec as that of the study: what a launch may change is changed from now on.
 
-        A new study keeps it when it is opened. A later launch calls this once it is not refused.
+        A new study keeps it when it is opened. A later launch calls this once it is not refused;
+        where nothing is changed the file stays, for another version may not know all of our keys.
         """
-        write_atomically(self.files.spec, anchored(self.spec).to_yaml().encode())
+        spec = anchored(self.spec)
+        if self.files.spec.exists() and launched_spec(self.files).to_dict() == spec.to_dict():
+            return
+        write_atomically(self.files.spec, spec.to_yaml().encode())
 
     def _check_spec(self) -> None:
         refuse_other_spec(self.spec, self.files)

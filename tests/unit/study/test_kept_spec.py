@@ -39,6 +39,23 @@ def test_a_launch_that_is_refused_changes_no_spec(tmp_path: Path) -> None:
     assert b"num_trials: 99" in with_more.files.spec.read_bytes()
 
 
+def test_a_launch_that_changes_nothing_leaves_the_spec_to_the_version_that_wrote_it(
+    tmp_path: Path,
+) -> None:
+    """An older one refuses keys that it does not know, though they have their defaults."""
+    study = Study(spec_of(tmp_path))
+    raw = yaml.safe_load(study.files.spec.read_text())
+    del raw["cluster"]["wait_nodes"]
+    study.files.spec.write_text(older := yaml.safe_dump(raw))
+    study.keep_spec()
+    assert study.files.spec.read_text() == older
+    study.close()
+    more = Study(spec_of(tmp_path, num_trials=99))
+    more.keep_spec()
+    more.close()
+    assert "wait_nodes" in more.files.spec.read_text()
+
+
 def test_a_study_that_runs_is_refused_before_a_record_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
