@@ -118,7 +118,7 @@ def checked(
         if flaw:
             raise LedgerError(
                 f"{path}:{number}: {flaw}; the ledger cannot be trusted",
-                because="the file was edited, or a newer version of dpsweep has written it",
+                because="the file was edited, or another version of dpsweep has written it",
                 fix="restore the file from a backup, or use that version",
             )
     return kept

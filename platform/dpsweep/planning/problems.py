@@ -108,7 +108,7 @@ def sealed_problems(spec: SweepSpec) -> list[Mistake]:
         problems.append(Mistake("storage.database", problem, "remove it; or accounting: composed"))
     if spec.resources.hang_minutes is not None:
         problem = "ends trials by how long they take, and select needs each run to its end"
-        fix = "remove it; or accounting: composed"
+        fix = "remove it; or accounting: composed" if is_new(spec) else "remove it"
         problems.append(Mistake("resources.hang_minutes", problem, fix))
     return problems
 

@@ -165,7 +165,7 @@ class SearchSource:
         raise SweepError(
             f"{MAX_INFEASIBLE_IN_A_ROW} suggestions in a row were infeasible",
             fix="`dpsweep plan` shows the infeasible share of the space; narrow it, or raise "
-            "privacy.trial_epsilon",
+            "privacy.trial_epsilon, in a new study under another name",
         )
 
     def on_report(self, report: TrialReport) -> None:

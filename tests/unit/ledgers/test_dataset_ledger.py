@@ -49,6 +49,17 @@ def path(ledgers):
     return ledgers / "budgets" / "digits.jsonl"
 
 
+def test_a_ledger_of_before_the_first_version_is_told_as_another_version_s(path):
+    """Its first record had no ``parts``, and nobody has edited it."""
+    with open_log(path) as log:
+        log.append({"kind": "dataset", "dataset": "digits", **CAPS})
+    with pytest.raises(LedgerError, match="record 'dataset' has no 'parts'") as refused:
+        read_dataset_ledger(path)
+    assert refused.value.because == (
+        "the file was edited, or another version of dpsweep has written it"
+    )
+
+
 def test_studies_add_up_to_the_cap_and_not_beyond(path):
     for number in range(3):
         charge(path, f"s{number}", **CAPS)

@@ -12,12 +12,15 @@ from PIL import Image
 from raw_specs import changed, mistakes
 
 from dpsweep.foundation.errors import DataError, InfeasibleBudgetError
+from dpsweep.ledgers.study import StudyLedger
 from dpsweep.planning import problems
 from dpsweep.planning.places import make_places
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.problems import check_records, record_notes
 from dpsweep.planning.summary import summarize_plan
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.launched import enforced_terms, refuse_launch
+from dpsweep.study.study import Study
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.hooks import ChecksRecords
@@ -610,6 +613,23 @@ def test_no_trial_of_a_selection_ends_by_how_long_it_takes(raw):
     raw["resources"] = {"hang_minutes": 5}
     (said,) = mistakes(lambda: preflight(SweepSpec(**raw)))
     assert said.startswith("resources.hang_minutes: ends trials by how long they take")
+    assert "remove it; or accounting: composed" in said
+
+
+def test_a_selection_that_an_earlier_version_began_with_hang_minutes_goes_on_without(raw):
+    raw["privacy"]["accounting"] = "select"
+    del raw["search"]["num_trials"]
+    raw["resources"] = {"hang_minutes": 5}
+    study = Study(SweepSpec(**raw))
+    StudyLedger(study.files.ledger, terms=enforced_terms(study.spec), in_journal={}).close()
+    study.close()
+    (said,) = mistakes(lambda: preflight(SweepSpec(**raw)))
+    assert "remove it" in said
+    assert "composed" not in said  # accounting is a term of the ledger
+    spec = SweepSpec(**{**raw, "resources": {}})
+    preflight(spec)
+    refuse_launch(spec)
+    StudyLedger(study.files.ledger, terms=enforced_terms(spec), in_journal={}).close()
 
 
 @pytest.mark.parametrize("accounting", ["composed", "select", "public"])
