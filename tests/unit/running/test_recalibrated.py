@@ -21,6 +21,7 @@ from dpsweep.running.modes import sealed
 from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
+from dpsweep.study.study import Study
 from dpsweep.sweep import run_sweep
 from dpsweep.trainables.methods import dp_sgd
 
@@ -149,15 +150,19 @@ def kill(*args, **more):
 
 
 def kill_at(patch, where):
-    """Kill the first launch: when all trials have ended, or as the second one is admitted."""
+    """Kill a launch when all trials have ended, or as the second is admitted: as it is written."""
     if where == "final":
         patch.setattr(sealed, "begin_final", kill)
+        return
+    if where == "written":
+        write = Study.write_task
+        patch.setattr(Study, "write_task", lambda s, t: [write(s, t), t.trial and kill()])
         return
     admit = Stage.admit
     patch.setattr(Stage, "admit", lambda s, task: kill() if task.trial else admit(s, task))
 
 
-@pytest.mark.parametrize("where", ["final", "second"])
+@pytest.mark.parametrize("where", ["final", "second", "written"])
 def test_a_search_on_a_secret_part_ends_within_the_bound_on_record(
     private, tmp_path, monkeypatch, where
 ):

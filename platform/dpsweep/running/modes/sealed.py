@@ -156,7 +156,7 @@ def run_selection(launch: Launch) -> Ending:
                     unfinished.append(sealed.files.task(trial.trial))
                 except StudyError:  # its secret seed cannot be had again
                     stage.end_lost(trial.trial)
-        refuse_other_bound(launch, sealed, num_trials)
+        refuse_other_bound(launch, stage, num_trials)
         source = _Draws(launch, stage, num_trials, unfinished)
         _hand_on_downgrade(launch, sealed)  # of a launch that was killed
         try:

@@ -77,7 +77,7 @@ def final_preflight(launch: Launch) -> Preflight:
     return checked.rest
 
 
-def refuse_other_bound(launch: Launch, sealed: Study, num_trials: int) -> None:
+def refuse_other_bound(launch: Launch, stage: Stage, num_trials: int) -> None:
     """Refuse to go on with a selection that another version began, if its bound is passed.
 
     That is looked at before trials run: those that will be drawn, from the sample of the space, and
@@ -85,22 +85,24 @@ def refuse_other_bound(launch: Launch, sealed: Study, num_trials: int) -> None:
 
     Args:
         launch: The study's.
-        sealed: The sealed study.
+        stage: Of the sealed trials.
         num_trials: The drawn number.
     Raises:
         StudyError: No draw would be within the bound, or the final run of a trial is not.
     """
-    charge, checked, trials = launch.selection, launch.checked, sealed.view.trials
+    charge, checked, trials = launch.selection, launch.checked, stage.study.view.trials
     if charge is None or not charge.is_recalibrated:
         return
     is_covered = any(charge.admits(checked, task) for task in checked.sample)
     is_covered |= len(trials) >= num_trials
-    for number, trial in trials.items() if checked.rest is not None else ():
+    lost = {number for number, trial in trials.items() if trial.state is TrialState.FAILED}
+    begun = (stage.ledger.admitted | set(trials)) - lost
+    for number in sorted(begun) if checked.rest is not None else ():
         try:
-            task = sealed.files.task(number)
-        except StudyError:  # lost: it ends
+            task = stage.study.files.task(number)
+        except StudyError:  # lost as well: it ends, or another is drawn for it
             continue
-        is_covered &= trial.state is TrialState.FAILED or charge.has_final(checked, task)
+        is_covered &= charge.has_final(checked, task)
     if not is_covered:
         raise other_version("computed the bound on what this study runs")
 
