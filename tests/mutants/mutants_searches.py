@@ -5,6 +5,8 @@ from mutant import Mutant
 _PITFALLS = "tests/unit/privacy/test_search_pitfalls.py"
 _NORMS = "tests/unit/planning/test_input_norm.py"
 _LOADING = "trainables/data/loading.py"
+_NOISE = "platform/dpsweep/privacy/composition/recalibrated.py"
+_RECALIBRATED = "tests/unit/privacy/test_recalibrated.py"
 
 SEARCHES = (
     Mutant(
@@ -98,5 +100,48 @@ SEARCHES = (
             "::test_the_largest_number_that_fits_is_come_by_whatever_part_of_its_cost_is_fixed",
         ),
         "a study that fits its budget is refused",
+    ),
+    Mutant(
+        "more than a trifle of other noise",
+        _NOISE,
+        "TRIFLE = 1e-6",
+        "TRIFLE = 1e-2",
+        (f"{_RECALIBRATED}::test_whatever_else_differs_stays_and_is_refused[event0]",),
+        "noise that nobody has calibrated is run",
+    ),
+    Mutant(
+        "two events that become one",
+        _NOISE,
+        "len(set(becomes.values())) < len(becomes)",
+        "False",
+        (f"{_RECALIBRATED}::test_two_events_never_become_one",),
+        "one class is run more often than it is declared",
+    ),
+    Mutant(
+        "a plan that is declared in part",
+        _NOISE,
+        "if None in becomes.values() or ",
+        "becomes = {k: v or k for k, v in becomes.items()}\n    if ",
+        (f"{_RECALIBRATED}::test_a_plan_is_as_on_record_as_a_whole_or_not_at_all",),
+        "it is refused with other noise than its method has planned",
+    ),
+    Mutant(
+        "other noise for a method that may take its own",
+        "platform/dpsweep/planning/admission.py",
+        'self.records != "private" or is_outside(method)',
+        'self.records != "private"',
+        (
+            "tests/unit/running/test_recalibrated.py"
+            "::test_a_method_of_another_package_is_not_asked_to_run_other_noise",
+        ),
+        "it may run less noise than is charged",
+    ),
+    Mutant(
+        "less noise than a plan has, to be within a bound",
+        _NOISE,
+        "_louder(run, 1 + more)",
+        "_louder(run, 1 - more)",
+        (f"{_RECALIBRATED}::test_a_bound_takes_a_trifle_more_noise_and_no_more",),
+        "a final run passes what it may cost",
     ),
 )

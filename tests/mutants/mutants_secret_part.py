@@ -47,9 +47,9 @@ SECRET_PART = (
     ),
     Mutant(
         "final runs above what is charged",
-        "platform/dpsweep/planning/preflight.py",
-        "return self.bound.covers_final(final.full_plan)",
-        "return True",
+        "platform/dpsweep/planning/costs/charge.py",
+        "return trial if self.has_final(checked, trial) else None",
+        "return trial",
         (f"{_RUNNING}::test_no_draw_has_a_final_run_dearer_than_what_was_charged",),
         "which final run follows depends on the search: each must be within one bound",
     ),

@@ -245,8 +245,8 @@ STUDIES = (
     Mutant(
         "sealed trials with the study's seed",
         "platform/dpsweep/running/modes/sealed.py",
-        "return dataclasses.replace(task, seed=secret_seed())",
-        "return task",
+        "return dataclasses.replace(admitted, seed=secret_seed())",
+        "return admitted",
         (
             "tests/unit/running/test_sealed.py::test_sealed_trials_have_secret_seeds_of_their_own_and_the_winner_shows_none",
         ),

@@ -11,6 +11,7 @@ from selections import go_without_ray, select_spec
 from dpsweep.foundation.errors import InfeasibleBudgetError, StudyError
 from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.study_state import read_study_state
+from dpsweep.planning import admission
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
@@ -93,6 +94,14 @@ def test_much_other_noise_is_refused_before_anything_runs(tmp_path, monkeypatch,
     assert " there)" in told
     assert studies.num_run == before
     assert kept == {path: path.read_bytes() for path in kept}
+
+
+def test_a_method_of_another_package_is_not_asked_to_run_other_noise(tmp_path, monkeypatch):
+    """Its process may take its noise from elsewhere than its plan."""
+    studies = MortalStudies(tmp_path, 0, monkeypatch, accounting="declared")
+    begin_elsewhere(studies, monkeypatch, TRIFLE)
+    monkeypatch.setattr(admission, "is_outside", lambda method: True)
+    assert studies.launch(chance=0.0).startswith(f"refused: {REFUSAL}")
 
 
 def want(studies, monkeypatch, num_trials):
