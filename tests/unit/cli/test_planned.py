@@ -8,7 +8,7 @@ from whole_studies import cli_here
 import dpsweep
 from dpsweep import SweepSpec, plan_sweep
 from dpsweep.cli.app import app
-from dpsweep.foundation.errors import BadInputError, InfeasibleBudgetError
+from dpsweep.foundation.errors import BadInputError, DataError, InfeasibleBudgetError
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.study.study import Observer, Study
 from dpsweep.trainables.data.loading import load_records
@@ -71,7 +71,7 @@ def test_notes_come_first_and_no_record_is_read(monkeypatch):
     first = "note: without model.checkpoint the weights of tanh_cnn"
     assert " ".join(str(noted).split()).startswith(first)
     assert noted.notes[0] == noted.checked.notes[0]
-    with pytest.raises(AssertionError, match="records were read"):
+    with pytest.raises(DataError, match=r"because: AssertionError at test_planned\.py"):
         load_records(noted.checked.spec)
 
 
