@@ -21,6 +21,7 @@ from dpsweep.planning.summary import summarize_plan
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import enforced_terms, refuse_launch
 from dpsweep.study.study import Study
+from dpsweep.tracking.mlflow_reach import quiet
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.hooks import ChecksRecords
@@ -510,6 +511,7 @@ class TestSlips:
         assert (tmp_path / "new").is_dir()
 
     def test_a_new_study_is_not_begun_in_a_deleted_experiment(self, raw, tmp_path):
+        quiet()
         uri = f"sqlite:///{tmp_path}/mlflow.db"
         client = MlflowClient(uri)
         experiment = client.create_experiment("nothing")
