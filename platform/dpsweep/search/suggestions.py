@@ -38,6 +38,9 @@ from dpsweep.spec.study import SweepSpec
 
 Outcome = Literal["finished", "pruned", "failed"]
 
+#: What Optuna raises on rows that no Optuna has written.
+_OF_DAMAGE = (AssertionError, LookupError, RuntimeError, TypeError, ValueError)
+
 
 def first_points(spec: SweepSpec, space: SearchSpace) -> list[dict[str, Any]]:
     """Return what is evaluated before the sampler is asked; for a grid that is all of it.
@@ -164,7 +167,7 @@ class Suggestions:
                     problem = "was left unfinished"  # by a process that was killed as it began
                 if not problem:
                     return self._catch_up(study, known)
-            except (*STORAGE_ERRORS, RuntimeError) as error:
+            except (*STORAGE_ERRORS, *_OF_DAMAGE) as error:
                 if "locked" in str(error):
                     raise
                 problem = f"is damaged: {_brief(error)}"

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optuna
 from optuna.distributions import BaseDistribution
 from optuna.study import StudyDirection
 from optuna.trial import FrozenTrial, TrialState
+
+#: In the names of attributes that hold identifiers of trials: those of Optuna's genetic samplers.
+_PARENTS = ":parent:"
 
 
 class WriteThroughStorage(optuna.storages.InMemoryStorage):
@@ -20,12 +23,16 @@ class WriteThroughStorage(optuna.storages.InMemoryStorage):
     A trial that runs is written when all is drawn for it (``write``), in one transaction, or when
     something else of it changes. Of a process that dies before that nothing was drawn.
 
+    Identifiers of trials are not those of the other storage. Where Optuna's own samplers keep some,
+    they are written as the other has them.
+
     Args:
         kept: The storage that is written to.
         name: The study's.
         directions: Of its objectives, where ``kept`` has no study of that name yet.
     Raises:
         OptunaError, SQLAlchemyError: ``kept`` cannot be used; of what writes to it, too.
+        AssertionError, LookupError, TypeError, ValueError: What it holds was damaged.
     """
 
     def __init__(
@@ -41,17 +48,21 @@ class WriteThroughStorage(optuna.storages.InMemoryStorage):
         for key, value in kept.get_study_user_attrs(self._kept_study).items():
             super().set_study_user_attr(self._study, key, value)
         self._kept_ids = dict[int, int]()  # identifier of a trial here -> in the other storage
-        for trial in kept.get_all_trials(self._kept_study, deepcopy=False):
+        for number, trial in enumerate(kept.get_all_trials(self._kept_study, deepcopy=False)):
+            if trial.number != number:
+                raise optuna.exceptions.StorageInternalError(f"trial {number} is missing")
             self._kept_ids[super().create_new_trial(self._study, trial)] = trial._trial_id
+        own_ids = {kept_id: own for own, kept_id in self._kept_ids.items()}
+        for key, value in kept.get_study_system_attrs(self._kept_study).items():
+            super().set_study_system_attr(self._study, key, _translated(key, value, own_ids))
         self._new: int | None = None  # the trial that is in memory alone
 
     def write(self) -> None:
         """Write the trial that is in memory alone, if there is one, with what was drawn for it."""
-        if self._new is not None:
-            self._kept_ids[self._new] = self._kept.create_new_trial(
-                self._kept_study, self.get_trial(self._new)
-            )
-            self._new = None
+        new, self._new = self._new, None  # once: where Ctrl-C cuts this off, it may be written
+        if new is not None:
+            trial = self.get_trial(new)
+            self._kept_ids[new] = self._kept.create_new_trial(self._kept_study, trial)
 
     def _kept_id(self, trial_id: int) -> int:
         self.write()
@@ -61,6 +72,12 @@ class WriteThroughStorage(optuna.storages.InMemoryStorage):
         """Set an attribute of the study."""
         self._kept.set_study_user_attr(self._kept_study, key, value)
         super().set_study_user_attr(study_id, key, value)
+
+    def set_study_system_attr(self, study_id: int, key: str, value: Any) -> None:
+        """Set an attribute of the study that is a sampler's."""
+        kept = _translated(key, value, self._kept_ids)
+        self._kept.set_study_system_attr(self._kept_study, key, kept)
+        super().set_study_system_attr(study_id, key, value)
 
     def create_new_trial(self, study_id: int, template_trial: FrozenTrial | None = None) -> int:
         """Create a trial; without a template it is in memory alone at first."""
@@ -110,3 +127,7 @@ class WriteThroughStorage(optuna.storages.InMemoryStorage):
         """Set an attribute of a trial that is Optuna's own."""
         self._kept.set_trial_system_attr(self._kept_id(trial_id), key, value)
         super().set_trial_system_attr(trial_id, key, value)
+
+
+def _translated(key: str, value: Any, ids: Mapping[int, int]) -> Any:
+    return [ids[each] for each in value] if _PARENTS in key else value

@@ -1,5 +1,8 @@
 """Optuna's study in memory says what its file says, which is written to and not asked again."""
 
+import sqlite3
+from contextlib import closing, contextmanager
+
 import optuna
 import pytest
 from optuna.exceptions import StorageInternalError
@@ -7,7 +10,7 @@ from whole_studies import make_spec
 
 from dpsweep.foundation.errors import SweepError
 from dpsweep.search import built_in
-from dpsweep.search.suggestions import Suggestions
+from dpsweep.search.suggestions import KnownTrial, Suggestions
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.study import SweepSpec
 
@@ -143,3 +146,94 @@ def test_an_excerpt_of_a_long_history_is_what_copies_of_its_trials_are(monkeypat
     whole = optuna.samplers.TPESampler(seed=7, multivariate=False)
     study.sampler = whole
     assert study.ask().suggest_float("x", 0, 1) != asked["excerpt"]
+
+
+def draws(search, number):
+    """Ask for trials and end them, three at a time, as a search does."""
+    live, configs = [], []
+    for _ in range(number):
+        live.append(search.ask())
+        configs.append(live[-1][1])
+        if len(live) == 3:
+            done, config = live.pop(0)
+            search.tell(done, "finished", scores(search, config), epsilon=1.0)
+    for done, config in live:
+        search.tell(done, "finished", scores(search, config), epsilon=1.0)
+    return configs
+
+
+def scores(search, config):
+    return [abs(config["optim.lr"] - 1.0)] * len(search.objectives)
+
+
+def test_a_genetic_sampler_goes_on_as_if_nothing_had_ended(tmp_path):
+    """Its parents are an attribute of the study, by identifiers that are not the file's."""
+    spec, space = make(
+        tmp_path, "nsga2", metric="validation/accuracy",
+        objectives=["validation/accuracy", "dp/epsilon"],
+    )  # fmt: skip
+    whole = Suggestions(spec, space, path=tmp_path / "whole.db")
+    first = Suggestions(spec, space, path=tmp_path / "cut.db")
+    assert draws(first, 66) == draws(whole, 66)
+    attributes = first._storage.get_study_system_attrs(0)
+    assert [key for key in attributes if ":parent:" in key]
+    again = Suggestions(spec, space, path=tmp_path / "cut.db")
+    assert again._storage.get_study_system_attrs(0) == attributes
+    assert draws(again, 8) == draws(whole, 8)
+    with optuna_study(tmp_path / "cut.db") as study:
+        ids = {trial._trial_id for trial in study.trials}
+        kept = study._storage.get_study_system_attrs(study._study_id)
+        assert all(set(kept[key]) <= ids for key in attributes)
+
+
+@contextmanager
+def optuna_study(path):
+    yield optuna.load_study(study_name="through", storage=f"sqlite:///{path}")
+
+
+def test_a_write_that_is_cut_off_is_not_made_twice(tmp_path, monkeypatch):
+    spec, space = make(tmp_path)
+    path = tmp_path / "optuna.db"
+    search = Suggestions(spec, space, path=path)
+    number, _ = search.ask()
+    call = optuna.storages.RDBStorage.create_new_trial
+
+    def cut(*arguments, **options):
+        call(*arguments, **options)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.storages.RDBStorage, "create_new_trial", cut)
+        with pytest.raises(KeyboardInterrupt):
+            search.ask()
+    search.report(number, 5, 0.25)
+    assert [trial[0] for trial in stored(path)[1]] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "delete from trial_values",
+        "delete from study_directions",
+        "delete from trials where number = 1",
+        "update trial_params set distribution_json = '{'",
+        "update trial_params set distribution_json = '[]'",
+        "update trial_user_attributes set value_json = 'x'",
+        "update studies set study_name = 'another'",
+    ],
+)
+def test_rows_that_no_optuna_has_written_are_written_anew(tmp_path, change):
+    spec, space = make(tmp_path)
+    path, known, said = tmp_path / "optuna.db", {}, []
+    search = Suggestions(spec, space, path=path)
+    for _ in range(3):
+        number, config = search.ask()
+        search.tell(number, "finished", [0.5], epsilon=1.25)
+        known[number] = KnownTrial(config, "finished", [0.5], epsilon=1.25)
+    before = shown(search._study)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(change)
+    again = Suggestions(spec, space, path=path, known=known, on_message=said.append)
+    assert shown(again._study) == before == stored(path)[1]
+    assert len(said) == 1
+    assert "written anew from the journal" in said[0]
