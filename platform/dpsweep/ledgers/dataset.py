@@ -251,14 +251,16 @@ class DatasetLedger:
                 log.append({"kind": "trial", "study_id": study_id, "trial": trial, **again})
 
     def probe(self) -> None:
-        """Open the file for writing, as a charge does, if it is there, and write no record.
+        """Open the ledger for writing, as a charge does, if it is there; write and make nothing.
 
         Raises:
             BadInputError: It cannot be written.
             LedgerError: It is damaged.
             LockedError: Another process has held it for half a minute.
+            StorageError: Its database does not answer.
         """
-        if not isinstance(self.path, Path) or os.path.exists(self.path):
+        path = self.path  # of a file in a closed folder ``Path.exists`` raises
+        if os.path.exists(path) if isinstance(path, Path) else path.exists():
             self._open().close()
 
     def break_claim(self, study_id: str, reason: str) -> None:

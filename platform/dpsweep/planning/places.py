@@ -144,6 +144,7 @@ def probe_dataset_ledger(spec: SweepSpec) -> None:
         BadInputError: It cannot be written.
         LedgerError: It is damaged.
         LockedError: Another process has held it for half a minute.
+        StorageError: Its database does not answer.
     """
     if spec.privacy.dataset_ledger is not None:
         DatasetLedger(spec.privacy.dataset_ledger).probe()

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import optuna
 import pytest
+from launches import Listening
 from studies_here import run_here
 
 from dpsweep import sweep
 from dpsweep.foundation import postgres as sessions
-from dpsweep.foundation.database_path import DatabasePath
+from dpsweep.foundation.database_path import DatabasePath, log_path
 from dpsweep.foundation.errors import BadInputError, LedgerError, SpecError, StudyError
 from dpsweep.foundation.logs import read_log
-from dpsweep.ledgers.dataset import read_dataset_ledger
+from dpsweep.ledgers.dataset import DatasetLedger, read_dataset_ledger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import trial_file
 from dpsweep.planning.places import make_places
@@ -94,6 +95,22 @@ def test_a_study_in_a_database_is_run_read_and_continued(tmp_path, monkeypatch, 
     assert (row["study"], row["state"], row["trials"]) == ("digits", "finished", 3)
     budget = read_budget(f"{address}#digits")
     assert (budget.account.epsilon, budget.studies[0]["state"]) == (6.0, "finished")
+
+
+def test_a_new_dataset_ledger_is_said_to_be_new_once(tmp_path, monkeypatch, address):
+    """Asking whether it can be written makes none."""
+    ear, note = Listening(), f"{address}#digits is a new dataset ledger: nothing is spent yet"
+    run_here(monkeypatch.setattr, spec_of(tmp_path, address), observer=ear)
+    assert ear.messages.count(note) == 1
+    run_here(monkeypatch.setattr, spec_of(tmp_path, address, "two"), observer=ear)
+    assert ear.messages.count(note) == 1
+
+
+def test_asking_whether_a_dataset_ledger_can_be_written_makes_none(tmp_path, address):
+    place = log_path(f"{address}#digits")
+    for ledger in (DatasetLedger(place), DatasetLedger(tmp_path / "digits.budget")):
+        ledger.probe()
+        assert not ledger.path.exists()
 
 
 def test_the_tracker_gets_ledgers_as_files(tmp_path, raw):
