@@ -208,7 +208,7 @@ class DurableLog(Log):
         self._one_at_a_time = threading.Lock()
         try:
             _make_directory(path.parent)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, mode)
+            self._file = _open_or_make(path, mode)
         except OSError as error:
             raise _unwritten(path, error) from error
         try:
@@ -281,6 +281,26 @@ class DurableLog(Log):
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
+
+
+def _open_or_make(path: Path, mode: int) -> int:
+    """Return an open file, made if it is not there.
+
+    ``O_CREAT`` of a file that is there is refused in a sticky directory where others may write, if
+    it is another user's (``fs.protected_regular``), even if its mode lets us write.
+    """
+    flags = os.O_RDWR | os.O_APPEND
+    try:
+        return os.open(path, flags)
+    except FileNotFoundError:
+        pass
+    try:
+        return os.open(path, flags | os.O_CREAT, mode)
+    except PermissionError as error:
+        try:
+            return os.open(path, flags)  # somebody else has made it meanwhile
+        except FileNotFoundError:
+            raise error from None
 
 
 def _make_directory(directory: Path) -> None:

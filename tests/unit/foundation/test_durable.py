@@ -224,6 +224,37 @@ def test_kill_9_leaves_a_log_that_opens(tmp_path):
     assert numbers == list(range(len(numbers)))
 
 
+@pytest.mark.parametrize("is_made_meanwhile", [False, True])
+def test_a_log_of_another_user_in_a_sticky_directory_is_opened(
+    tmp_path, monkeypatch, is_made_meanwhile
+):
+    """There the kernel may refuse ``O_CREAT`` of it (``fs.protected_regular``)."""
+    path, opened = tmp_path / "log.jsonl", os.open
+
+    def protected(name, flags, *mode, **options):
+        if Path(name) == path and flags & os.O_CREAT:
+            os.close(opened(name, flags, *mode))
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+        return opened(name, flags, *mode, **options)
+
+    if not is_made_meanwhile:
+        path.touch()
+    monkeypatch.setattr(os, "open", protected)
+    with DurableLog(path) as log:
+        log.append({"a": 1})
+    assert [record["a"] for record in read_log(path)] == [1]
+
+
+def test_a_log_that_cannot_be_made_is_refused_for_that_reason():
+    folder = Path(tempfile.mkdtemp())
+    try:
+        folder.chmod(0o755)
+        with without_rights(), pytest.raises(StorageError, match="Permission denied"):
+            DurableLog(folder / "log.jsonl")
+    finally:
+        shutil.rmtree(folder)
+
+
 def test_atomic_write_replaces_whole(tmp_path):
     path = tmp_path / "file"
     write_atomically(path, b"old")
