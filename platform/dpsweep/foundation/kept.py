@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,11 +20,13 @@ def keep_compiled() -> None:
     """Let torch's compiler keep what it makes in this user's cache, unless a place is named.
 
     Its own choice is ``/tmp/torchinductor_USER``, which anybody may make first: as a file, and
-    ``torch.export`` fails; as a directory, and what lies there is run. Called before it is loaded.
+    ``torch.export`` fails; as a directory, and what lies there is run. Each machine has its own, as
+    a home may be shared and what is compiled is for one kind of CPU. Called before it is loaded.
     """
     if not os.environ.get(_OF_COMPILER):
+        host = re.sub(r"[^A-Za-z0-9.-]", "_", socket.gethostname())
         with contextlib.suppress(StorageError):  # without a private place it has torch's
-            os.environ[_OF_COMPILER] = str(cache("torch"))
+            os.environ[_OF_COMPILER] = str(cache(f"torch-{host}"))
 
 
 def kept(kind: str, name: str, make: Callable[[], bytes]) -> bytes:

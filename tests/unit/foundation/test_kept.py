@@ -1,6 +1,7 @@
 """Contents that take long to make, made once and kept whole."""
 
 import os
+import socket
 from pathlib import Path
 
 import pytest
@@ -67,16 +68,31 @@ def test_a_place_that_cannot_be_written_is_no_reason_to_fail(asked) -> None:
 def test_torchs_compiler_has_a_private_place_unless_one_is_named(tmp_path, monkeypatch, named):
     monkeypatch.setenv("DPSWEEP_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", named)
+    monkeypatch.setattr(socket, "gethostname", lambda: "../node-7.cluster")
     keep_compiled()
     place = os.environ["TORCHINDUCTOR_CACHE_DIR"]
-    assert place == (named or str(tmp_path / "cache" / "torch"))
+    assert place == (named or str(tmp_path / "cache" / "torch-.._node-7.cluster"))
     if not named:
         assert Path(place).stat().st_mode & 0o077 == 0
 
 
+def test_machines_that_share_a_home_share_nothing_that_is_compiled(tmp_path, monkeypatch):
+    """What one has made for its CPU may be an illegal instruction on another."""
+    monkeypatch.setenv("DPSWEEP_CACHE", str(tmp_path / "cache"))
+    places = set()
+    for host in ("old-node", "new-node"):
+        monkeypatch.setattr(socket, "gethostname", lambda host=host: host)
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")
+        keep_compiled()
+        places.add(os.environ["TORCHINDUCTOR_CACHE_DIR"])
+    assert len(places) == 2
+
+
 def test_without_a_private_place_it_has_its_own(tmp_path, monkeypatch):
-    (tmp_path / "cache" / "torch").mkdir(parents=True)
-    (tmp_path / "cache" / "torch").chmod(0o755)
+    place = tmp_path / "cache" / "torch-here"
+    place.mkdir(parents=True)
+    place.chmod(0o755)
+    monkeypatch.setattr(socket, "gethostname", lambda: "here")
     monkeypatch.setenv("DPSWEEP_CACHE", str(tmp_path / "cache"))
     monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR", raising=False)
     keep_compiled()
