@@ -91,8 +91,8 @@ def _held(path: Path, holder: str, noted: str) -> StudyError:
     if pid.isdecimal() and host == socket.gethostname() and not _is_alive(int(pid)):
         return StudyError(
             f"{holder} is held by another process: {path} is locked",
-            because=f"process {pid}, which ran it last, has ended; whoever may read that file may "
-            "lock it",
+            because=f"process {pid}, which ran it last, is not seen from here: it has ended, and "
+            "whoever may read that file may lock it, or it runs in another container",
             fix=f"see who has it open (`fuser -v {path}`), and chmod 600 it",
         )
     where = f" on {host}" if host else ""

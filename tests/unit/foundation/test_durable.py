@@ -296,7 +296,7 @@ def test_a_process_that_has_ended_holds_no_lock(tmp_path):
     fcntl.flock(handle, fcntl.LOCK_EX)
     with pytest.raises(StudyError, match="held by another process") as caught:
         FileLock(path, holder="study 'x'")
-    assert f"process {gone.pid}, which ran it last, has ended" in caught.value.because
+    assert f"process {gone.pid}, which ran it last, is not seen from here" in caught.value.because
     path.write_text(f"{gone.pid} elsewhere\n")
     with pytest.raises(StudyError, match=f"is already running .process {gone.pid} on elsewhere"):
         FileLock(path, holder="study 'x'")
