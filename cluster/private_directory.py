@@ -130,13 +130,15 @@ def _refuse_movable(folder: Path) -> None:
 def _uid_of_unmapped() -> int | None:
     """Return whose every file seems to be that no user of this namespace owns, root's outside too.
 
-    Unprivileged Apptainer and Podman show the machine's ``/`` and ``/tmp`` so. Whose they are
-    cannot be said there; None where all users are mapped, as that id is then a user's.
+    Unprivileged Apptainer shows the machine's ``/`` and ``/tmp`` so. Whose they are cannot be said
+    there; None where that id is a user's, too: it is mapped, or all are.
     """
     with contextlib.suppress(OSError, ValueError):  # no /proc
-        first, _, length = Path("/proc/self/uid_map").read_text().split()[:3]
-        if (first, length) != ("0", str(2**32 - 1)):
-            return int(Path("/proc/sys/kernel/overflowuid").read_text())
+        uid = int(Path("/proc/sys/kernel/overflowuid").read_text())
+        ranges = [line.split() for line in Path("/proc/self/uid_map").read_text().splitlines()]
+        begins = [(int(first), int(length)) for first, _, length in ranges]
+        if begins and not any(first <= uid < first + length for first, length in begins):
+            return uid
     return None
 
 

@@ -321,6 +321,25 @@ def test_a_container_that_does_not_map_root_has_its_directories(shared, monkeypa
         shared((0o755, 65534), (0o777, 65534))
 
 
+@pytest.mark.parametrize(
+    ("ids", "unmapped"),
+    [
+        (f"0 0 {2**32 - 1}\n", None),  # a machine, or Docker
+        ("1000 1000 1\n", 65534),  # Apptainer
+        ("0 1000 1\n1 100000 65533\n", 65534),
+        ("0 100000 65536\n", None),  # nobody is a user here
+        ("0 1000 1\n1 100000 65536\n", None),  # Podman
+        ("0 1000 1\n65534 100000 1\n", None),
+        ("", None),
+        ("damaged", None),
+    ],
+)
+def test_the_owner_of_what_is_not_mapped_is_no_user_of_this_namespace(monkeypatch, ids, unmapped):
+    texts = {"/proc/self/uid_map": ids, "/proc/sys/kernel/overflowuid": "65534\n"}
+    monkeypatch.setattr(Path, "read_text", lambda path: texts[str(path)])
+    assert module._uid_of_unmapped() == unmapped
+
+
 def test_none_is_made_where_somebody_could_move_it(root, monkeypatch):
     inner = root / "inner"
     inner.mkdir()
