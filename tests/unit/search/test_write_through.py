@@ -135,17 +135,20 @@ def test_an_excerpt_of_a_long_history_is_what_copies_of_its_trials_are(monkeypat
     study.optimize(lambda trial: -abs(trial.suggest_float("x", 0, 1) - 0.3), n_trials=60)
     copies = optuna.create_study(direction="maximize")
     copies.add_trials(built_in.thinned(study.get_trials(), study.direction))
-    asked = {}
-    for name, of, sampler in (
-        ("excerpt", study, built_in.LongTPE(7)),
-        ("copies", copies, optuna.samplers.TPESampler(seed=7, multivariate=False)),
-    ):
-        of.sampler = sampler
-        asked[name] = of.ask().suggest_float("x", 0, 1)
+    asked = {"excerpt": [], "copies": []}
+    for seed in range(20):
+        for name, of, sampler in (
+            ("excerpt", study, built_in.LongTPE(seed)),
+            ("copies", copies, optuna.samplers.TPESampler(seed=seed, multivariate=False)),
+        ):
+            of.sampler = sampler
+            trial = of.ask()
+            asked[name].append(trial.suggest_float("x", 0, 1))
+            of.tell(trial, state=optuna.trial.TrialState.FAIL)
     assert asked["excerpt"] == asked["copies"]
     whole = optuna.samplers.TPESampler(seed=7, multivariate=False)
     study.sampler = whole
-    assert study.ask().suggest_float("x", 0, 1) != asked["excerpt"]
+    assert study.ask().suggest_float("x", 0, 1) != asked["excerpt"][7]
 
 
 def draws(search, number):
@@ -237,3 +240,15 @@ def test_rows_that_no_optuna_has_written_are_written_anew(tmp_path, change):
     assert shown(again._study) == before == stored(path)[1]
     assert len(said) == 1
     assert "written anew from the journal" in said[0]
+
+
+def test_trials_keep_their_numbers_though_one_is_missing(tmp_path):
+    """Also of what was asked for and never admitted, of which the journal says nothing."""
+    spec, space = make(tmp_path)
+    path = tmp_path / "optuna.db"
+    search = Suggestions(spec, space, path=path)
+    asked = [search.ask() for _ in range(2)]
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute("delete from trials where number = 0")
+    again = Suggestions(spec, space, path=path)
+    assert again.ask() == asked[0]
