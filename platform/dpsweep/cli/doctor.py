@@ -75,7 +75,7 @@ def feature_stores(root: FilePath) -> list[FeatureStore]:
             continue  # `dpsweep list` says what is wrong with it
         storage = spec.get("storage") if isinstance(spec, dict) else None
         named = storage.get("features") if isinstance(storage, dict) else None
-        if named is not None:
+        if isinstance(named, str):
             folders[Path(named)] = None
     return [FeatureStore(folder) for folder in folders]
 

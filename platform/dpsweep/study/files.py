@@ -133,9 +133,9 @@ class StudyFiles:
             _frozen(spec)  # which says that it is lost
         if has_spec and (held := _frozen(spec).get("name")) != name:
             raise StudyError(
-                f"{root / name}/ holds study {str(held)!r:.80}, and no study {name!r}",
+                f"{root / name}/ holds study {held!r:.80}, and no study {name!r}",
                 because="a study goes by the name of its own spec",
-                fix=f"rename the directory to {held!s:.80}, if it is no copy",
+                fix=f"rename the directory to {held:.80}, if it is no copy",
             )
         if not has_spec:
             names = sorted(path.parent.name for path in root.glob(f"*/{SPEC_FILE}"))
@@ -170,12 +170,24 @@ def _closed(path: FilePath, error: OSError) -> DamagedStudyError:
 
 
 class _Plain(yaml.SafeLoader):
-    """Refuses aliases: no spec is written with any, and few of them can stand for a great deal."""
+    """Refuses what no spec is written with.
+
+    Few aliases can stand for a great deal, a tag makes one type of another one's words, and an
+    int of more digits than Python writes is an error wherever it is shown.
+    """
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        if self.check_event(yaml.AliasEvent):
-            raise yaml.composer.ComposerError(problem="an alias")
+        if self.check_event(yaml.AliasEvent) or self.peek_event().tag is not None:
+            raise yaml.composer.ComposerError(problem="an alias or a tag")
         return super().compose_node(parent, index)
+
+    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
+        number: int = super().construct_yaml_int(node)
+        str(number)  # a ValueError of one that cannot be written
+        return number
+
+
+_Plain.add_constructor("tag:yaml.org,2002:int", _Plain.construct_yaml_int)
 
 
 def stored_yaml(path: FilePath) -> Any:
@@ -189,7 +201,7 @@ def stored_yaml(path: FilePath) -> Any:
     try:
         loader = _Plain(read_file(path).decode())
         return loader.get_single_data()
-    except (yaml.YAMLError, RecursionError) as error:
+    except _NOT_OURS as error:
         raise ValueError("it is no YAML that this package has written") from error
     finally:
         if loader is not None:
@@ -206,7 +218,7 @@ def _frozen(path: FilePath) -> dict[str, Any]:
         raw, problem = None, "is missing"
     except (OSError, ValueError):
         raw = None
-    if not isinstance(raw, dict):
+    if not isinstance(raw, dict) or not isinstance(raw.get("name"), str):
         raise DamagedStudyError(
             f"{path} {problem}",
             because="what the study may claim is read from it",
@@ -224,6 +236,10 @@ def _nearest(name: str, names: list[str]) -> str:
 
 
 SPEC_FILE = "spec.yaml"
+# What the constructors of PyYAML raise for a scalar that is not what it looks like, beside its own.
+_NOT_OURS = (
+    yaml.YAMLError, AttributeError, LookupError, OverflowError, RecursionError, TypeError,
+)  # fmt: skip
 _RESTORE = "restore it; the tracking store has a copy, sweep.yaml of the study's run"
 #: Names of studies that are listed where another one is asked for.
 _FEW = 5

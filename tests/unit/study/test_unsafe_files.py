@@ -15,10 +15,16 @@ from import_graph import ROOT
 from stored_studies import copy_studies
 from whole_studies import cli_here
 
+from dpsweep.cli.doctor import feature_stores
 from dpsweep.foundation.durable import DurableLog, checked_json
 from dpsweep.foundation.errors import CheckpointError, LedgerError, StudyError
 from dpsweep.foundation.locks import FileLock
+from dpsweep.planning.deltas import with_launched_delta
 from dpsweep.results.study import load_sweep
+from dpsweep.results.tables.overview import overview
+from dpsweep.spec.file import read_document
+from dpsweep.spec.study import SweepSpec
+from dpsweep.study.files import StudyFiles
 from dpsweep.study.trial import read_task
 from dpsweep.tracking.state import TrackingState
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
@@ -158,6 +164,59 @@ def test_a_spec_with_aliases_is_none_that_a_study_keeps(studies):
     assert "damaged" in cli_here("status", "composed", "--root", studies).stderr
     path.write_text(f"name: {['a' * 60] * 1000}")
     assert len(cli_here("status", "composed", "--root", studies).stderr) < 500
+
+
+HEX = "0x" + "f" * 5000  # of more digits than Python writes
+NO_SPECS = [
+    "x: !!timestamp foo", "x: !!bool foo", "x: !!int ''", "x: !!float ''", "x: ! foo",
+    "x: !!set {a}", f"x: {HEX}", f"x: 1{':59' * 5000}", f"x: 1{':59' * 5000}.0", f"{HEX}: 1",
+    "x: 9999-99-99", "x: &a 1\ny: *a",
+]  # fmt: skip
+NO_NAMES = ["1", "null", "2001-01-01", "true", "[composed]", "{a: 1}", HEX, f"[{HEX}]"]
+
+
+@pytest.mark.usefixtures("soon")
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("", f"{line}\n") for line in NO_SPECS]
+    + [("name: composed\n", f"name: {name}\n") for name in NO_NAMES],
+)
+def test_a_forged_spec_is_damaged_and_hides_no_other_study(studies, old, new):
+    shutil.copytree(studies / "composed", studies / "other")
+    spec = studies / "other" / "spec.yaml"
+    spec.write_text(spec.read_text().replace("name: composed", "name: other", 1))
+    path = studies / "composed" / "spec.yaml"
+    path.write_text(path.read_text().replace(old, new, 1))
+    done = cli_here("list", studies, "-f", "json")
+    rows = {row["study"]: row for row in json.loads(done.stdout)}
+    assert rows["composed"]["state"] == "damaged"
+    assert "is not the spec that was written there" in rows["composed"]["problem"]
+    assert rows["other"]["state"] == "finished"
+    done = cli_here("status", "composed", "--root", studies)
+    assert done.returncode == 1
+    assert "is damaged" in done.stderr
+    assert len(done.stderr) < 500
+    assert feature_stores(studies)
+    raw = read_document(spec).value
+    raw["privacy"].pop("delta", None)
+    forged = SweepSpec(**raw | {"name": "composed", "storage": {"path": str(studies)}})
+    assert with_launched_delta(forged) == forged
+
+
+@pytest.mark.parametrize("folder", ["3", "[a]", "true", "2001-01-01"])
+def test_a_folder_of_features_that_is_none_is_not_looked_at(studies, folder):
+    path = studies / "composed" / "spec.yaml"
+    path.write_text(f"storage: {{features: {folder}}}\n")
+    assert len(feature_stores(studies)) == 1
+
+
+def test_a_key_that_an_event_lacks_is_told_wherever_it_was_looked_for(studies, monkeypatch):
+    def lacking(path):
+        raise KeyError("x")
+
+    monkeypatch.setattr(StudyFiles, "at", lacking)
+    (row,) = overview(studies)
+    assert row["problem"] == f"{studies / 'composed'}: an event has no 'x'"
 
 
 class Evil:

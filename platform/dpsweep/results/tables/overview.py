@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dpsweep.foundation.bucket_path import BucketPath
+from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import BadInputError, NothingWithinBudgetError, SweepError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.privacy.modes import MODES
@@ -77,8 +78,10 @@ def _row(path: FilePath, state: str, problem: str) -> dict[str, Any]:
 
 
 def _row_of_directory(path: FilePath) -> dict[str, Any]:
+    where: FilePath | LogPath = path
     try:
         files = StudyFiles.at(path)
+        where = files.journal
         if files.frozen().get("name") != path.name:  # a copy, which nobody may continue
             return _row(path, DAMAGED, f"{files.spec} is of a study of another name")
         return _row(path, DAMAGED, "") | _cells(SweepResult(files))
@@ -88,7 +91,7 @@ def _row_of_directory(path: FilePath) -> dict[str, Any]:
     except PermissionError as error:
         return _row(path, CLOSED, f"{error.filename}: {error.strerror}")
     except KeyError as error:  # of a journal: a key that every version has written
-        return _row(path, DAMAGED, f"{files.journal}: an event has no {error}")
+        return _row(path, DAMAGED, f"{where}: an event has no {error}")
 
 
 def _cells(result: SweepResult) -> dict[str, Any]:
