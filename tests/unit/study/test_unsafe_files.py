@@ -20,6 +20,7 @@ from dpsweep.foundation.durable import DurableLog, checked_json
 from dpsweep.foundation.errors import CheckpointError, LedgerError, StudyError
 from dpsweep.foundation.locks import FileLock
 from dpsweep.planning.deltas import with_launched_delta
+from dpsweep.results.pictures.confusion import confusion
 from dpsweep.results.study import load_sweep
 from dpsweep.results.tables.overview import overview
 from dpsweep.spec.file import read_document
@@ -138,16 +139,41 @@ def test_a_document_with_such_a_value_is_damaged(studies, file, value):
         "confusion.json",
     ],
 )  # fmt: skip
-def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(studies, file, kind):
+def test_a_pipe_in_the_place_of_a_file_keeps_nobody_waiting(studies, tmp_path, file, kind):
     path = studies / "composed" / file
     path.unlink(missing_ok=True)
     kind(path)
-    for verb in (("status",), ("show", "0"), ("report",)):
+    page = ("report", "--html", tmp_path / "page.html")
+    for verb in (("status",), ("show", "0"), ("report",), page):
         done = cli_here(verb[0], "composed", *verb[1:], "--root", studies)
         assert done.returncode in (0, 1, 2)
+        assert "Traceback" not in done.stderr
     done = cli_here("list", studies, "-f", "json")
     assert done.returncode == 0
     assert json.loads(done.stdout)[0]["where"] == str(studies / "composed")
+
+
+NAMED = {"part": "test", "names": ["a"], "counts": [[1]]}
+NO_MATRICES = [
+    {}, {"names": 3, "counts": [[1]]}, {"names": ["a"], "counts": [["x"]]},
+    {**NAMED, "counts": 3}, {**NAMED, "counts": [3]}, {**NAMED, "counts": [[{}]]},
+    {**NAMED, "names": [[]]}, {**NAMED, "names": {"a": 1}}, {**NAMED, "part": ["test"]},
+    {**NAMED, "counts": [[-1]]}, {**NAMED, "counts": [[1e999]]}, {**NAMED, "names": ["a"] * 51},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("forged", NO_MATRICES)
+def test_a_confusion_matrix_that_is_none_is_not_drawn(studies, tmp_path, forged):
+    result, page = load_sweep("composed", root=studies), tmp_path / "page.html"
+    best = result.best().trial_id
+    result.files.confusion.write_text(json.dumps({"trial": best} | forged))
+    assert confusion(result) is None
+    if not forged:  # the command, once
+        done = cli_here("report", "composed", "--root", studies, "--html", page)
+        assert done.returncode == 0, done.stderr
+        assert "Traceback" not in done.stderr
+    result.files.confusion.write_text(json.dumps({"trial": best} | NAMED))
+    assert confusion(result) is not None
 
 
 @pytest.mark.usefixtures("soon")

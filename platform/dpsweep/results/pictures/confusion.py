@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import NothingWithinBudgetError
 from dpsweep.foundation.file_paths import read_file
+from dpsweep.foundation.shapes import fits
 from dpsweep.results.pictures.base import Picture, Row, tooltip
 from dpsweep.results.study import SweepResult
 from dpsweep.study.files import StudyFiles
 
 #: Beyond so many classes a matrix cannot be read.
 MAX_CLASSES = 50
+# The file's keys, and the shape of each.
+_SHAPES: Mapping[str, Any] = {
+    "trial": int, "part": str, "names": Sequence[str], "counts": Sequence[Sequence[int]],
+}  # fmt: skip
 
 
 def keep_confusion(
@@ -42,6 +48,9 @@ def confusion(result: SweepResult) -> Picture | None:
     path = result.files.confusion
     try:
         kept = json.loads(read_file(path))
+        is_ours = all(fits(kept[key], shape) for key, shape in _SHAPES.items())
+        if not is_ours or len(kept["names"]) > MAX_CLASSES:
+            return None
         if result.best().trial_id != kept["trial"]:
             return None
     except (OSError, ValueError, KeyError, TypeError, RecursionError, NothingWithinBudgetError):
