@@ -6,8 +6,10 @@ import re
 from collections.abc import Sequence
 
 # What a terminal obeys: control characters but for tab and newline, and what turns the direction of
-# writing. Halves of surrogates cannot be written at all.
-_OBEYED = re.compile("[\0-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+# writing, marks of a direction too. Halves of surrogates cannot be written at all.
+_OBEYED = re.compile(
+    "[\0-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def listed(words: Sequence[str], most: int) -> str:

@@ -12,10 +12,11 @@ from whole_studies import cli_here
 
 from dpsweep.cli.tables import lines_of_record, lines_of_table, talk, wrapped
 from dpsweep.foundation.durable import encode_record
+from dpsweep.tracking.state import TrackingState
 
-SIGNS = "\x1b]0;PWN\x07\x1b[31m\x9b\u202e\u2066\x7f\ud800"
+SIGNS = "\x1b]0;PWN\x07\x1b[31m\x9b\u061c\u200e\u200f\u202e\u2066\x7f\ud800"
 OBEYED = set(SIGNS) - set("]0;PWN[31m")
-SHOWN = r"\x1b]0;PWN\x07\x1b[31m\x9b\u202e\u2066\x7f\ud800"
+SHOWN = r"\x1b]0;PWN\x07\x1b[31m\x9b\u061c\u200e\u200f\u202e\u2066\x7f\ud800"
 
 
 @pytest.fixture
@@ -72,6 +73,22 @@ def test_a_key_of_a_spec_and_a_folder_command_none(studies, tmp_path):
     (studies / "x\x1b[31m" / "spec.yaml").write_text("name: x")
     done = cli_here("status", "other", "--root", studies)
     assert "studies there: composed\n" in done.stderr
+
+
+@pytest.mark.parametrize("has_run", [False, True])
+def test_an_address_of_a_store_commands_none(studies, has_run):
+    signs = SIGNS.removesuffix("\ud800")  # which no YAML can have
+    folder = studies / "composed"
+    spec = (folder / "spec.yaml").read_text()
+    uri = json.dumps(f"https://server/{signs}", ensure_ascii=True)
+    (folder / "spec.yaml").write_text(spec.replace("uri: null", f"uri: {uri}"))
+    if has_run:
+        state = TrackingState(store=f"x#1{SIGNS}", parent_run_id=SIGNS, study_id=SIGNS)
+        state.save(folder / "tracking.json")
+    done = cli_here("ui", "composed", "--root", studies)
+    assert done.returncode == 0, done.stderr
+    assert not OBEYED & set(done.stdout)
+    assert done.stdout.count(SHOWN.removesuffix(r"\ud800")) == (9 if has_run else 1)
 
 
 def test_tables_and_sentences_show_what_they_hold():

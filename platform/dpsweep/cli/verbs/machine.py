@@ -23,6 +23,7 @@ from dpsweep.cli.doctor import diagnose, feature_stores, whole_gib
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.ui_door import APP_NAME, TOKEN_VARIABLE
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.words import plain
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.tracking import TrackingSpec, masked
 from dpsweep.study.roots import default_root
@@ -74,9 +75,9 @@ def ui(
                 "token can read and change what you can"
             )
     elif not shown:
-        print(masked(uri))
+        print(plain(masked(uri)))
     for page, address in shown.items():
-        print(f"{page + ':':8}{address}", flush=True)
+        print(plain(f"{page + ':':8}{address}"), flush=True)
     if is_server:
         return
     raise typer.Exit(_serve(uri, host, port, token))
