@@ -47,6 +47,7 @@ class LaunchCluster:
         Raises:
             ResourceError: With what is there and what was asked for.
             ChangedCodeError: A network of the user's own has changed since trials were trained.
+            DamagedStudyError: Whether it has cannot be read.
         """
         spec = self._checked.spec
         refuse_other_networks(self._checked)

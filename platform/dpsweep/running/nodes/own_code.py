@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dpsweep.foundation.durable import write_atomically
-from dpsweep.foundation.errors import ModelError, ResourceError, StudyError
+from dpsweep.foundation.errors import DamagedStudyError, ModelError, ResourceError, StudyError
 from dpsweep.foundation.file_paths import FilePath, read_file
+from dpsweep.foundation.shapes import fits
 from dpsweep.study.files import StudyFiles
 from dpsweep.trainables.networks.own_models import (
     fingerprint,
@@ -54,6 +55,7 @@ def refuse_other_networks(checked: Preflight) -> None:
 
     Raises:
         ChangedCodeError: It has.
+        DamagedStudyError: What a selection has pinned is damaged, or closed to this user.
     """
     names, files = _own_names(checked), StudyFiles.of(checked.spec)
     if not names:
@@ -71,16 +73,27 @@ def refuse_other_networks(checked: Preflight) -> None:
 
 
 def _pinned(path: FilePath) -> dict[str, str]:
-    """Return what a selection has pinned; nothing of one that has not begun, or before 281."""
+    """Return what a selection has pinned; nothing of one that has not begun, or before 281.
+
+    Raises:
+        DamagedStudyError: The file is damaged, or closed to this user.
+    """
     try:
-        return dict(json.loads(read_file(path)))
+        pinned = json.loads(read_file(path))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError, TypeError, RecursionError) as error:
-        raise StudyError(
+    except PermissionError as error:
+        raise DamagedStudyError(
+            f"{path} cannot be read: {error.strerror}", fix="ask as the user whose study it is"
+        ) from error
+    except (OSError, ValueError, RecursionError):
+        pinned = None
+    if not fits(pinned, Mapping[str, str]):
+        raise DamagedStudyError(
             f"{path} is damaged: whether the networks are the same cannot be known",
             fix="restore it from a backup, or start a new study under another name",
-        ) from error
+        )
+    return dict(pinned)
 
 
 def _own_names(checked: Preflight) -> list[str]:

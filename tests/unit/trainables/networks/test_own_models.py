@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import subprocess
 import sys
@@ -590,7 +591,8 @@ def test_a_study_is_not_continued_with_other_code(
     assert preflight(SweepSpec(**raw)).admit(1, values).code != task.code
 
 
-def test_nor_is_a_selection_whichever_network_was_drawn(nets: Path, tmp_path: Path) -> None:
+@pytest.mark.usefixtures("nets")
+def test_nor_is_a_selection_whichever_network_was_drawn(tmp_path: Path, monkeypatch) -> None:
     """Which were drawn is a secret, so all that it may draw are compared."""
     names = ["own_nets:Tokens", "other_nets:Tokens"]
     (tmp_path / "other_nets.py").write_text(SOURCE)
@@ -607,9 +609,19 @@ def test_nor_is_a_selection_whichever_network_was_drawn(nets: Path, tmp_path: Pa
     (tmp_path / "other_nets.py").write_text("class (")
     with pytest.raises(ChangedCodeError, match=r"cannot import other_nets .*; it has changed"):
         LaunchCluster(checked).refuse_early()
-    (StudyFiles.of(spec).path / own_code.PINNED).write_text("{")
-    with pytest.raises(StudyError, match=r"own_code\.json is damaged"):
+    for damaged in ("{", "[]", '""', "3", '{"own_nets:Tokens": 3}', "[" * 100_000):
+        (StudyFiles.of(spec).path / own_code.PINNED).write_text(damaged)
+        with pytest.raises(StudyError, match=r"own_code\.json is damaged") as refused:
+            LaunchCluster(checked).refuse_early()
+        assert refused.value.exit_code == 1
+
+    def closed(path):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(own_code, "read_file", closed)
+    with pytest.raises(StudyError, match="cannot be read: Permission denied") as refused:
         LaunchCluster(checked).refuse_early()
+    assert refused.value.exit_code == 1
 
 
 def test_an_audit_and_a_trial_once_more_are_of_the_same_code(nets: Path, tmp_path: Path) -> None:
