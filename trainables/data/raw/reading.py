@@ -18,24 +18,41 @@ def reading(dataset: str) -> Iterator[None]:
     many there are, the kind and the place are told; what dpsweep raises keeps its words. Neither
     is chained to what it was raised for, which a traceback would show.
 
+    Whatever ends the program (Ctrl-C, a handler of SIGTERM that exits, a cancellation) passes.
+
     Raises:
         DataError: They cannot be read.
         SweepError: What dpsweep's own readers raise within.
         OSError: The disk is full or broken.
+        SystemExit: A handler of a signal exits; with its status, and without its words.
     """
     with unheard():
         try:
             yield
-        except (KeyboardInterrupt, GeneratorExit):
-            raise
-        except BaseException as error:  # a panic of Rust, as in tokenizers, is no Exception
-            if is_own(error):
+        except SystemExit as error:
+            is_status = error.code is None or isinstance(error.code, int)
+            raise SystemExit(error.code if is_status else 1) from None
+        except BaseException as error:
+            if is_own(error) or not _is_failure(error):
                 raise error from None
             if isinstance(error, OSError) and error.errno in OF_STORAGE:
                 raise OSError(error.errno, os.strerror(error.errno)) from None
             raise DataError(
                 f"records of {dataset} cannot be read",
                 because=described(error),
-                fix="mend or remove what cannot be read there; the error's words stay unsaid, as "
-                "they may hold a record",
+                fix=_NO_MEMORY if isinstance(error, MemoryError) else _DAMAGED,
             ) from None
+
+
+_DAMAGED = (
+    "mend or remove what cannot be read there; the error's words stay unsaid, as they may hold a "
+    "record"
+)
+_NO_MEMORY = (
+    "read them on a machine (or in a job) with more memory, or give fewer or smaller records"
+)
+
+
+def _is_failure(error: BaseException) -> bool:
+    """Say whether it tells of what was read; a panic of Rust, as in tokenizers, is no Exception."""
+    return isinstance(error, Exception) or type(error).__name__ == "PanicException"

@@ -172,7 +172,7 @@ def test_a_pair_that_does_not_fit_tells_no_length(text_spec, in_python, heard):
         records.prepare([("film " * 9, "a")])
 
 
-@pytest.mark.parametrize("kind", [ValueError, MemoryError, PanicException, DataError, SystemExit])
+@pytest.mark.parametrize("kind", [ValueError, MemoryError, PanicException, DataError])
 def test_errors_of_others_are_told_by_kind_and_place(kind):
     """A ``DataError`` that is not raised by dpsweep is another's, too."""
     with pytest.raises(DataError, match="text cannot be read") as caught, reading("text"):
@@ -180,8 +180,38 @@ def test_errors_of_others_are_told_by_kind_and_place(kind):
     error = caught.value
     assert error.because.startswith(f"{kind.__name__} at test_unheard.py:")
     assert SECRET not in str(error)
+    assert ("more memory" in error.fix) == (kind is MemoryError)
     assert error.__cause__ is None
     assert error.__suppress_context__
+
+
+class Cancelled(BaseException):
+    """As of pytest-timeout, asyncio or a notebook."""
+
+
+@pytest.mark.parametrize("kind", [Cancelled, KeyboardInterrupt, GeneratorExit])
+def test_what_ends_the_program_passes_and_shows_no_error_before_it(kind):
+    ends = kind()
+
+    def stops():
+        try:
+            raise ValueError(SECRET)
+        except ValueError:
+            raise ends  # noqa: B904
+
+    with pytest.raises(kind) as caught, reading("text"):
+        stops()
+    assert caught.value is ends
+    assert ends.__suppress_context__
+
+
+@pytest.mark.parametrize(("code", "status"), [(0, 0), (143, 143), (None, None), (SECRET, 1)])
+def test_an_exit_keeps_its_status_and_loses_its_words(code, status):
+    with pytest.raises(SystemExit) as caught, reading("text"):
+        raise SystemExit(code)
+    assert caught.value.code == status
+    assert SECRET not in str(caught.value)
+    assert caught.value.__suppress_context__
 
 
 def test_an_error_of_our_own_keeps_its_words_and_loses_its_cause(make_spec):
