@@ -2,14 +2,16 @@
 
 import logging
 import os
+import signal
 import subprocess
 import sys
 import threading
 import warnings
+from types import SimpleNamespace
 
 import pytest
 
-from dpsweep.foundation.process.silence import fall_silent, unheard
+from dpsweep.foundation.process.silence import unheard
 
 PROGRAM = """
 import ctypes, logging, os, sys, threading, warnings
@@ -86,9 +88,131 @@ def test_one_at_a_time():
     assert logging.root.manager.disable == logging.NOTSET
 
 
+BEGIN = PROGRAM.partition("def speak")[0]
+DIES = """
+class Held:
+    def __del__(self):
+        raise ValueError("139 pixels of jane-roe")
+def work():
+    raise ValueError("text of jane-roe")
+def die():
+    Held()
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_errors_that_nobody_can_catch_are_not_told_within():
+    assert said_by(f"{BEGIN}{DIES}with unheard():\n    die()") == ""
+    said = said_by(f"{BEGIN}{DIES}with unheard():\n    pass\ndie()")
+    assert "139 pixels of jane-roe" in said
+    assert "text of jane-roe" in said
+
+
+@pytest.mark.parametrize(
+    ("module", "hook"), [(sys, "unraisablehook"), (threading, "excepthook")], ids=["sys", "thread"]
+)
+def test_hooks_pass_ctrl_c_on_and_are_as_before(monkeypatch, module, hook):
+    heard = []
+    monkeypatch.setattr(module, hook, heard.append)
+    before = getattr(module, hook)
+    of = {
+        kind: SimpleNamespace(exc_type=kind, exc_value=kind())
+        for kind in (ValueError, SystemExit, KeyboardInterrupt)
+    }
+    with unheard(), unheard():
+        within = getattr(module, hook)
+        for args in of.values():
+            within(args)
+    assert heard == [of[KeyboardInterrupt]]
+    assert heard[0].exc_value.__suppress_context__
+    assert getattr(module, hook) == before
+    within(of[ValueError])  # by a hook of another, set within, that has kept it
+    assert heard[1:] == [of[ValueError]]
+
+
+def test_a_hook_that_was_set_within_stays(monkeypatch):
+    monkeypatch.setattr(sys, "unraisablehook", sys.unraisablehook)
+    with unheard():
+        sys.unraisablehook = mine = print
+    assert sys.unraisablehook is mine
+
+
+def test_who_is_imported_within_is_heard_afterwards():
+    program = (
+        BEGIN
+        + """
+with unheard():
+    with unheard():
+        handler, kept = logging.StreamHandler(), sys.stderr.flush
+    log = logging.getLogger("late")
+    log.addHandler(handler)
+    log.error("log within")
+    handler.stream.write("own words within\\n")
+handler.flush = kept  # as transformers does
+log.error("log after")
+assert handler.stream.encoding == sys.stderr.encoding
+assert handler.stream.fileno() == 2
+"""
+    )
+    assert said_by(program) == "own words within\nlog after\n"
+
+
+def test_an_own_stream_for_errors_needs_no_encoding():
+    program = (
+        BEGIN
+        + """
+class Own:
+    write, flush, fileno = sys.stderr.write, sys.stderr.flush, sys.stderr.fileno
+sys.stderr = own = Own()
+with unheard():
+    print("own words within \\udc80", file=sys.stderr)
+    os.write(2, b"line of C within")
+assert sys.stderr is own
+"""
+    )
+    assert said_by(program) == "own words within \\udc80\n"
+
+
+def test_a_process_without_a_number_of_a_file_to_spare_loses_none(monkeypatch):
+    numbers, dup = [], os.dup
+
+    def none_left(*args):
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(os, "dup", lambda number: numbers.append(dup(number)) or numbers[-1])
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "open", none_left)
+        with unheard():
+            warnings.warn("w", stacklevel=1)
+            assert logging.root.manager.disable == logging.CRITICAL
+    (number,) = numbers
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(number)
+
+
+@pytest.mark.parametrize("when", ["within", "after"])
+@pytest.mark.parametrize("where", ["stderr", "file"])
+def test_a_crash_of_c_is_told_by_its_place(tmp_path, when, where):
+    file = tmp_path / "crash.log"
+    program = f"{BEGIN}import faulthandler\ndef crashes():\n    os.abort()\n"
+    if where == "file":
+        program += f"file = open({str(file)!r}, 'w')\nfaulthandler.enable(file)\n"
+    program += "with unheard():\n    pass\n"
+    program += {"within": "with unheard():\n    crashes()", "after": "crashes()"}[when]
+    command = [sys.executable, "-X", "faulthandler", "-c", program]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGABRT
+    said = {"stderr": done.stderr, "file": file.read_text() if file.exists() else ""}
+    assert "in crashes" in said.pop(where)
+    assert "in crashes" not in "".join(said.values())
+
+
 def test_a_process_that_trains_says_nothing_of_libraries():
     said = said_by(PROGRAM.partition("with unheard")[0] + "fall_silent()\nspeak('then')")
     assert "warning before" in said
     assert "log then" not in said
     assert "warning then" not in said
-    assert callable(fall_silent)
+    for kind in ("line of C", "own words"):  # a crash must be seen in Ray's logs
+        assert f"{kind} then" in said
