@@ -11,6 +11,7 @@ from mutants_public import PUBLIC
 from mutants_rates import RATES
 from mutants_searches import SEARCHES
 from mutants_secret_part import SECRET_PART
+from mutants_silence import SILENCE
 from mutants_split import SPLIT
 from mutants_studies import STUDIES
 from mutants_training import TRAINING
@@ -31,4 +32,5 @@ MUTANTS: tuple[Mutant, ...] = (
     *SECRET_PART,
     *PUBLIC,
     *STUDIES,
+    *SILENCE,
 )
