@@ -18,11 +18,14 @@ PAGES = [ROOT / "docs" / f"search_{name}.md" for name in ("cost", "strategies")]
 TEXT = "\n".join(page.read_text() for page in PAGES)
 #: What changes the spec of declared trials, and how many of them fit then.
 FIT = r"^\$ dpsweep plan declared\.yaml(?: --set (\S+))?   # (\d+) of them fit$"
+FITS = re.findall(FIT, PAGES[1].read_text(), re.M)
 PRICED = re.findall(r"^\$ (.*dpsweep account .*?)   # epsilon ([\d.]+)$", TEXT, re.M)
 
 
 def test_the_worked_example_is_there():
+    """Of no cases at all pytest would skip the tests below without a word."""
     assert len(PRICED) == 9
+    assert len(FITS) == 2
 
 
 @pytest.mark.sampled(3)
@@ -82,7 +85,7 @@ def test_what_probes_leave(tmp_path):
     assert costs == [shown[1], shown[2]]
 
 
-@pytest.mark.parametrize(("change", "number"), re.findall(FIT, PAGES[1].read_text(), re.M))
+@pytest.mark.parametrize(("change", "number"), FITS)
 def test_how_many_trials_fit(tmp_path, change, number):
     plan = plan_sweep(written("declared.yaml", tmp_path, change)).to_dict()
     fit = plan["declared"]["full_length_trials_that_fit"]
