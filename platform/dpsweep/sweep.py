@@ -163,7 +163,8 @@ def run_checked(
         if is_over:
             observer.on_message(f"study {spec.name!r} has finished already; nothing to run")
             erase(study)
-            mend_tasks(checked, study, sorted(study.view.trials), observer)
+            admitting = dataclasses.replace(checked, composition=composition)
+            mend_tasks(admitting, study, sorted(study.view.trials), observer)
             if (renewed := entries.card_renewed(study, observer)) is not None:
                 study.write(renewed)
                 observer.on_message("its privacy card is written anew: trials were audited since")

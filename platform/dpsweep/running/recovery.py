@@ -6,7 +6,7 @@ Ledgers and the journal are never mended: what they say is what a claim rests on
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from dpsweep.foundation.errors import StudyError, SweepError
@@ -14,6 +14,7 @@ from dpsweep.foundation.file_paths import FilePath, set_aside
 from dpsweep.ledgers.admission import admission, plan_digest
 from dpsweep.planning.costs.probing import Probing
 from dpsweep.planning.preflight import Preflight
+from dpsweep.privacy.modes import PUBLIC
 from dpsweep.study.study import Observer, Study
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.execution.checkpoint_files import find_resumption
@@ -62,16 +63,29 @@ def mend_tasks(
 
 def _planned_again(checked: Preflight, study: Study, number: int) -> TrialTask | None:
     """Return the task of a trial from the journal, if it has the plan that was admitted."""
-    starts = {task.trial: task for task in checked.start_tasks}
-    try:
-        task = starts.get(number) or _planned(checked, number, study.view.trials[number].hparams)
-    except (SweepError, KeyError):
-        return None
     record = admission(study.files.ledger, number) or {}
-    if record.get("plan_sha256") != plan_digest(task.full_plan):
-        return None
-    older = dataclasses.replace(task, code="")  # earlier versions did not write the code down
-    return next((t for t in (task, older) if record.get("task_sha256", t.digest) == t.digest), None)
+    starts = {task.trial: task for task in checked.start_tasks}
+    hparams = study.view.trials[number].hparams
+    for each in _admitting(checked):
+        try:
+            task = starts.get(number) or _planned(each, number, hparams)
+        except (SweepError, KeyError):
+            continue
+        # Earlier versions did not write the code of own networks down.
+        for one in (task, dataclasses.replace(task, code="")):
+            is_its_plan = record.get("plan_sha256") == plan_digest(one.full_plan)
+            if is_its_plan and record.get("task_sha256", one.digest) == one.digest:
+                return one
+    return None
+
+
+def _admitting(checked: Preflight) -> Iterator[Preflight]:
+    """Yield what may have admitted a trial: of a search, or of a final run on other records."""
+    yield checked
+    if checked.rest is not None:
+        yield checked.rest
+    if checked.spec.privacy.accounting == PUBLIC.name and checked.records != "public":
+        yield checked.for_public_search()
 
 
 def _planned(checked: Preflight, number: int, hparams: Mapping[str, Any]) -> TrialTask:

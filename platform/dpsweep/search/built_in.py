@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 import warnings
 from collections.abc import Container, Sequence
 from typing import Any
@@ -129,10 +130,10 @@ def thinned(
         direction: Of the objective.
     """
     sign = -1.0 if direction is optuna.study.StudyDirection.MAXIMIZE else 1.0
-    complete = [trial for trial in trials if trial.state is TrialState.COMPLETE]
-    best = sorted(complete, key=lambda trial: sign * float(trial.value or 0.0))[:_GOOD]
-    good = {trial.number for trial in best}
-    others = [trial for trial in trials if trial.number not in good]
-    places = np.linspace(0, len(others) - 1, KEPT - len(best)).round().astype(int)
-    kept = good | {others[place].number for place in places.tolist()}
-    return [trial for trial in trials if trial.number in kept]
+    complete = [place for place, t in enumerate(trials) if t.state is TrialState.COMPLETE]
+    best = heapq.nsmallest(_GOOD, complete, lambda place: sign * float(trials[place].value or 0.0))
+    is_other = np.ones(len(trials), dtype=bool)
+    is_other[best] = False
+    others = np.flatnonzero(is_other)
+    share = np.linspace(0, len(others) - 1, KEPT - len(best)).round().astype(int)
+    return [trials[place] for place in sorted({*best, *others[share].tolist()})]

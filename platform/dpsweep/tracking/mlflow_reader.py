@@ -19,7 +19,7 @@ from dpsweep.spec.tracking import TrackingSpec, database_of, masked
 from dpsweep.tracking.labels import downgraded_tags
 from dpsweep.tracking.mlflow_models import REGISTERED
 from dpsweep.tracking.mlflow_reach import quiet
-from dpsweep.tracking.mlflow_runs import seq_of
+from dpsweep.tracking.mlflow_runs import number_of, seq_of
 from dpsweep.tracking.schema import EPSILON
 from dpsweep.tracking.state import PRETRAIN_ROLE
 
@@ -178,8 +178,9 @@ class MLflowReader:
             is_under = run.tags.get("mlflow.parentRunId") == study.run_id
             return is_under, math.inf if is_without else epsilon
 
-        of_trials = [run for run in runs if run.tags.get("dpsweep.trial", "").isdecimal()]
-        return {int(run.tags["dpsweep.trial"]): run for run in sorted(of_trials, key=rank)}
+        numbered = [(number_of(run.tags.get("dpsweep.trial", "")), run) for run in runs]
+        of_trials = [(number, run) for number, run in numbered if number is not None]
+        return dict(sorted(of_trials, key=lambda each: rank(each[1])))
 
     def _search(self, experiment_id: str, name: str, query: str) -> Iterator[StoredRun]:
         def page(**keys: Any) -> Any:

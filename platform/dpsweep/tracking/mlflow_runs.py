@@ -31,6 +31,7 @@ _MAX_PARAM = 6000
 _PARENT = "mlflow.parentRunId"
 _TRIAL = "dpsweep.trial"
 SEQ = "dpsweep.seq"  # tells an older copy of a store from the store
+_MANY_DIGITS = 20  # no number of ours has them
 _ACTIVE, _ALL = "active", 3  # LifecycleStage.ACTIVE and ViewType.ALL of MLflow
 # Of files that are tried again: so long may be spent on those that fail.
 _FAILING_S = 20.0
@@ -80,7 +81,7 @@ def runs_of_study(
     """
     by_trial: dict[int | None, list[Run]] = {}
     for run in _carrying(client, experiment_id, study_id):
-        if not run.data.tags.get(_TRIAL, "0").isdecimal():  # a hand has edited it: of which, then?
+        if number_of(run.data.tags.get(_TRIAL, "0")) is None:  # edited by hand: of which, then?
             continue
         by_trial.setdefault(_trial_of(run), []).append(run)
     active: dict[int | None, str] = {}
@@ -130,8 +131,16 @@ def _carrying(client: MlflowClient, experiment_id: str, study_id: str) -> Iterat
 def _trial_of(run: Run) -> int | None:
     if run.data.tags.get("dpsweep.role") == PRETRAIN_ROLE:
         return PRETRAINING
-    trial = run.data.tags.get(_TRIAL)
-    return None if trial is None else int(trial)
+    return number_of(run.data.tags.get(_TRIAL, ""))
+
+
+def number_of(text: str) -> int | None:
+    """Return the number in a tag, or nothing where a hand has written something else.
+
+    >>> number_of("12"), number_of("-1"), number_of("9" * 5000)
+    (12, None, None)
+    """
+    return int(text) if text.isdecimal() and len(text) < _MANY_DIGITS else None
 
 
 def seq_of(tags: Mapping[str, str]) -> int:
@@ -140,8 +149,8 @@ def seq_of(tags: Mapping[str, str]) -> int:
     >>> seq_of({"dpsweep.seq": "12"}), seq_of({"dpsweep.seq": "twelve"}), seq_of({})
     (12, -1, -1)
     """
-    text = tags.get(SEQ, "")
-    return int(text) if text.isdecimal() else -1
+    number = number_of(tags.get(SEQ, ""))
+    return -1 if number is None else number
 
 
 class RunWriter:

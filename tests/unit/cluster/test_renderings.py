@@ -416,4 +416,4 @@ def test_a_batch_job_of_a_study_in_a_bucket_has_a_folder_of_its_own() -> None:
         RENDERINGS["slurm"].files(read(SPECS[0], *_BUCKET))
     spec = read(SPECS[0], *_BUCKET, "cluster.slurm.state=/home/ada/jobs")
     (text,) = RENDERINGS["slurm"].files(spec).values()
-    assert f"\nstudies=/home/ada/jobs/{spec.name}\n" in text
+    assert f"\njobs=/home/ada/jobs/{spec.name}\n" in text

@@ -2,6 +2,7 @@
 
 from contextlib import contextmanager
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from mortal_studies import Killed, MortalStudies
@@ -19,10 +20,12 @@ from dpsweep.privacy.composition.declared import DeclaredComposition
 from dpsweep.privacy.selection.on_subset import SubsetBound, recorded_bound
 from dpsweep.results.study import load_sweep
 from dpsweep.running.modes import sealed
+from dpsweep.running.modes.sealed_final import refuse_other_bound
 from dpsweep.running.stage import Stage
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.study import Study
+from dpsweep.study.trial import TrialState
 from dpsweep.sweep import run_sweep
 from dpsweep.trainables.methods import dp_sgd
 
@@ -246,3 +249,35 @@ def test_a_bound_of_this_version_gives_nobody_more_noise(tmp_path, monkeypatch):
     (raised,) = replace(charge, is_recalibrated=True).admitted(checked, dearer).plan.runs
     assert less.noise_multiplier < raised.event.noise_multiplier
     assert charge.bound.covers(replace(task, plan=replace(task.plan, runs=(raised,))).full_plan)
+
+
+def test_a_selection_does_not_go_on_with_half_of_its_space(private, tmp_path, monkeypatch):
+    """Its theorem asks for one distribution; draws of the other half would all be refused."""
+    space = {
+        "method": "dp_sgd", "optim.lr": {"loguniform": [0.1, 4]}, "train.max_steps": 4,
+        "noise.target_epsilon": {"choice": [0.5, 1.0]},
+    }  # fmt: skip
+    spec, seen = select_spec(tmp_path, space=space), Seen(monkeypatch)
+    with other_version(monkeypatch, MUCH) as patch:
+        kill_at(patch, "second")
+        with pytest.raises(Killed):
+            run_sweep(spec)
+    before = len(seen.tasks)
+    with pytest.raises(StudyError, match=REFUSAL):
+        run_sweep(spec)
+    assert len(seen.tasks) == before
+
+
+@pytest.mark.parametrize("state", [TrialState.FINISHED, TrialState.FAILED])
+def test_whether_a_sealed_trial_failed_changes_no_refusal(state):
+    """It fails where its model diverges, which private records decide."""
+    charge = SimpleNamespace(
+        is_recalibrated=True, admits=lambda *_: True, has_final=lambda _, task: task != "uncovered"
+    )
+    launch = SimpleNamespace(selection=charge, checked=SimpleNamespace(sample=[], rest=object()))
+    files = SimpleNamespace(task=lambda number: "uncovered")
+    view = SimpleNamespace(trials={0: SimpleNamespace(state=state)})
+    study = SimpleNamespace(view=view, files=files)
+    stage = SimpleNamespace(study=study, ledger=SimpleNamespace(admitted={0}))
+    with pytest.raises(StudyError, match=REFUSAL):
+        refuse_other_bound(launch, stage, 5)

@@ -150,15 +150,16 @@ def test_runs_under_the_studys_own_run_go_on(
         assert third.run_id_of(trial) == second.run_id_of(trial) not in runs
 
 
+@pytest.mark.parametrize("value", ["done", "9" * 4500], ids=["word", "digits"])
 @pytest.mark.parametrize(("tag", "of"), [("dpsweep.seq", None), ("dpsweep.trial", 0)])
 def test_a_tag_that_was_edited_by_hand_holds_up_nothing(
-    tag, of, story, open_tracker, client
+    tag, of, value, story, open_tracker, client
 ) -> None:
     events = story.whole(trials=1)
     tracker = open_tracker()
     tracker.handle(events)
     run_id = tracker.parent_run_id if of is None else tracker.run_id_of(0)
-    client.set_tag(run_id, tag, "done")
+    client.set_tag(run_id, tag, value)
     again = open_tracker()
     again.handle([*events, story.start()])
     assert again.last_seq == story.events[-1]["seq"]

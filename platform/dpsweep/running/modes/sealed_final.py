@@ -15,7 +15,7 @@ from dpsweep.running.modes.launch import Launch
 from dpsweep.running.stage import Stage
 from dpsweep.study.journal import TrialView
 from dpsweep.study.study import Study
-from dpsweep.study.trial import TrialState, TrialTask
+from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.supplies import Supplies
 
 #: Its number in the study, which knows no other trial: one after those of the search would tell how
@@ -80,23 +80,23 @@ def final_preflight(launch: Launch) -> Preflight:
 def refuse_other_bound(launch: Launch, stage: Stage, num_trials: int) -> None:
     """Refuse to go on with a selection that another version began, if its bound is passed.
 
-    That is looked at before trials run: those that will be drawn, from the sample of the space, and
-    the final run of each that has begun. It tells nothing of what they have shown.
+    That is looked at before trials run: those that will be drawn, from the sample of the space, all
+    of it, as each is to be drawn from one distribution; and the final run of each that has begun,
+    whatever became of it. It tells nothing of what they have shown.
 
     Args:
         launch: The study's.
         stage: Of the sealed trials.
         num_trials: The drawn number.
     Raises:
-        StudyError: No draw would be within the bound, or the final run of a trial is not.
+        StudyError: A draw would not be within the bound, or the final run of a trial is not.
     """
     charge, checked, trials = launch.selection, launch.checked, stage.study.view.trials
     if charge is None or not charge.is_recalibrated:
         return
-    is_covered = any(charge.admits(checked, task) for task in checked.sample)
+    is_covered = all(charge.admits(checked, task) for task in checked.sample)
     is_covered |= len(trials) >= num_trials
-    lost = {number for number, trial in trials.items() if trial.state is TrialState.FAILED}
-    begun = (stage.ledger.admitted | set(trials)) - lost
+    begun = stage.ledger.admitted | set(trials)
     for number in sorted(begun) if checked.rest is not None else ():
         try:
             task = stage.study.files.task(number)

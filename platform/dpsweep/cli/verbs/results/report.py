@@ -103,8 +103,8 @@ def report(
             f"no finished trial in {', '.join(names)}",
             fix="`dpsweep status NAME` says how each stands, `dpsweep logs NAME` why trials ended",
         )
-    for name in [study.name for study in studies]:
-        if all(row["study"] != name for row in rows):
+    for name, study in zip(names, studies, strict=True):
+        if all(row["study"] != study.name for row in rows):
             say(
                 f"{name} has no row, as it has no finished trial; `dpsweep status {name}` says more"
             )
