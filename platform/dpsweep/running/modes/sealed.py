@@ -84,8 +84,9 @@ def run_selection(launch: Launch) -> Ending:
         Not covered: both ledgers deleted before anything was released, or older copies of them
         put back; whoever can read this user's files or watch the processes while they run; the
         run time, which grows with the number of trials (the journal keeps only the day, but files
-        have dates); and deaths of processes that depend on the data, after which a trial begins
-        anew up to ``resources.max_failures`` times.
+        have dates); deaths of processes that depend on the data, after which a trial begins anew up
+        to ``resources.max_failures`` times; and a selection that another version of dpsweep began,
+        where the tenth digit of the winner's noise says which of the two drew it.
     """
     study, spec, rate = launch.study, launch.checked.spec, launch.checked.spec.subset_rate
     released = study.view.trials.get(0)
