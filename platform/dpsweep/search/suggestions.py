@@ -179,17 +179,14 @@ class Suggestions:
         return self._fill(self._create(), known)
 
     def _create(self) -> optuna.Study:
-        score = "maximize" if self._spec.search.mode == "max" else "minimize"
-        directions = {EPSILON: "minimize", self._spec.search.metric: score}
-        wanted = [directions[name] for name in self.objectives]
+        low, high = StudyDirection.MINIMIZE, StudyDirection.MAXIMIZE
+        score = high if self._spec.search.mode == "max" else low
+        of = {EPSILON: low, self._spec.search.metric: score}
+        directions, name = [of[each] for each in self.objectives], self._spec.name
         if self._place is not None:
-            kinds = [StudyDirection[direction.upper()] for direction in wanted]
-            self._storage = WriteThroughStorage(self._place.storage(), self._spec.name, kinds)
+            self._storage = WriteThroughStorage(self._place.storage(), name, directions)
         return optuna.create_study(
-            storage=self._storage,
-            study_name=self._spec.name,
-            directions=wanted,
-            load_if_exists=True,
+            storage=self._storage, study_name=name, directions=directions, load_if_exists=True
         )
 
     def _fill(
