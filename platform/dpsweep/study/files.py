@@ -159,10 +159,11 @@ def _exists(path: FilePath) -> bool:
     try:
         return path.exists()
     except PermissionError as error:
-        raise _closed(path, error) from error
+        raise closed_to_user(path, error) from error
 
 
-def _closed(path: FilePath, error: OSError) -> DamagedStudyError:
+def closed_to_user(path: FilePath, error: OSError) -> DamagedStudyError:
+    """Return the error of a study's file that this user may not read."""
     return DamagedStudyError(
         f"{path} cannot be read: {error.strerror}",
         fix="ask as the user whose study it is",
@@ -213,7 +214,7 @@ def _frozen(path: FilePath) -> dict[str, Any]:
     try:
         raw = stored_yaml(path)
     except PermissionError as error:
-        raise _closed(path, error) from error
+        raise closed_to_user(path, error) from error
     except FileNotFoundError:
         raw, problem = None, "is missing"
     except (OSError, ValueError):

@@ -36,6 +36,11 @@ class TooLongError(RecordError):
     """The one text of a record that may be cut is too short for it."""
 
 
+def too_long(truncation: str) -> TooLongError:
+    """Return the error of a record that has too many tokens still when it is cut."""
+    return TooLongError(f"a record does not fit, however much is cut ({truncation})")
+
+
 @dataclass(frozen=True)
 class ArrayRecords:
     """Records that are arrays of one shape.
@@ -298,8 +303,7 @@ class TextRecords:
                 raise TooLongError(problem) from None
             for row, ids in enumerate(block["input_ids"], start=begin):
                 if len(ids) > self.length:  # tokenizers written in Python log it, and cut nothing
-                    problem = f"a record does not fit, however much is cut ({self.truncation})"
-                    raise TooLongError(problem)
+                    raise too_long(self.truncation)
                 ids_of_all[row, : len(ids)] = ids
         return ids_of_all
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpsweep.trainables.data.raw.preparation import RecordError, TooLongError
+from dpsweep.trainables.data.raw.preparation import RecordError, too_long
 from dpsweep.trainables.data.tasks import IGNORED
 
 #: Texts that are given to a tokenizer at once.
@@ -81,7 +81,7 @@ def _cut(
         level = min(len(first), max(length - len(second), length // 2 + length % 2))
         of_first = len(first) - level if excess else 0
     if of_first > len(first) or excess - of_first > len(second):
-        raise TooLongError(f"a record does not fit, however much is cut ({truncation})")
+        raise too_long(truncation)
     return first[: len(first) - of_first], second[: len(second) - (excess - of_first)]
 
 

@@ -11,7 +11,7 @@ from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import DamagedStudyError, ModelError, ResourceError, StudyError
 from dpsweep.foundation.file_paths import FilePath, read_file
 from dpsweep.foundation.shapes import fits
-from dpsweep.study.files import StudyFiles
+from dpsweep.study.files import StudyFiles, closed_to_user
 from dpsweep.trainables.networks.own_models import (
     fingerprint,
     is_own,
@@ -83,9 +83,7 @@ def _pinned(path: FilePath) -> dict[str, str]:
     except FileNotFoundError:
         return {}
     except PermissionError as error:
-        raise DamagedStudyError(
-            f"{path} cannot be read: {error.strerror}", fix="ask as the user whose study it is"
-        ) from error
+        raise closed_to_user(path, error) from error
     except (OSError, ValueError, RecursionError):
         pinned = None
     if not fits(pinned, Mapping[str, str]):
