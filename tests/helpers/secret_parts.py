@@ -1,5 +1,6 @@
 """A search on a secret part of the records, as a spec, and without Ray."""
 
+from selections import go_without_ray
 from whole_studies import make_spec
 
 from dpsweep.privacy.selection.number import Selection
@@ -26,6 +27,14 @@ def secret_spec(root, name="secret", mean=3, space=SPACE, **changes):
     for section, values in changes.items():
         raw[section] = {**raw.get(section, {}), **values}
     return raw
+
+
+def run_here(tmp_path, monkeypatch, **more):
+    """Run launches in this process, without Ray and ``without_features``, until the test ends."""
+    private = tmp_path / "private"
+    private.mkdir()
+    go_without_ray(monkeypatch.setattr, private)
+    without_features(monkeypatch.setattr, **more)
 
 
 def without_features(patch, num_trials=3):

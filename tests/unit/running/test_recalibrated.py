@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 from mortal_studies import Killed, MortalStudies
-from secret_parts import Seen, secret_spec, without_features
-from selections import go_without_ray, select_spec
+from secret_parts import Seen, run_here, secret_spec
+from selections import select_spec
 
 from dpsweep.foundation.errors import InfeasibleBudgetError, StudyError
 from dpsweep.foundation.logs import read_log
@@ -151,10 +151,7 @@ def test_declared_noise_that_costs_too_much_here_is_not_run(tmp_path, monkeypatc
 
 @pytest.fixture
 def private(tmp_path, monkeypatch):
-    path = tmp_path / "private"
-    path.mkdir()
-    go_without_ray(monkeypatch.setattr, path)
-    without_features(monkeypatch.setattr)
+    run_here(tmp_path, monkeypatch)
 
 
 def kill(*args, **more):

@@ -5,8 +5,7 @@ import shutil
 
 import numpy as np
 import pytest
-from secret_parts import SPACE, Seen, secret_spec, without_features
-from selections import go_without_ray
+from secret_parts import SPACE, Seen, run_here, secret_spec, without_features
 from whole_studies import cli_here
 
 from dpsweep import sweep
@@ -44,10 +43,7 @@ def kill(*args, **more):
 
 @pytest.fixture
 def spec(tmp_path, monkeypatch):
-    private = tmp_path / "private"
-    private.mkdir()
-    go_without_ray(monkeypatch.setattr, private)
-    without_features(monkeypatch.setattr)
+    run_here(tmp_path, monkeypatch)
     return SweepSpec(**secret_spec(tmp_path))
 
 
@@ -430,10 +426,7 @@ def test_a_private_final_run_that_fails_keeps_the_whole_claim(spec, monkeypatch)
 
 @pytest.mark.parametrize("accountant", ["rdp", pytest.param("pld", marks=pytest.mark.slow)])
 def test_its_configuration_can_be_run_again_as_it_was_planned(tmp_path, monkeypatch, accountant):
-    private = tmp_path / "private"
-    private.mkdir()
-    go_without_ray(monkeypatch.setattr, private)
-    without_features(monkeypatch.setattr, num_trials=1)
+    run_here(tmp_path, monkeypatch, num_trials=1)
     result = run_sweep(SweepSpec(**secret_spec(tmp_path, privacy={"accountant": accountant})))
     spec = spec_of_trial(result, 0)
     assert (spec.search.on, spec.privacy.accounting) == (None, "composed")
