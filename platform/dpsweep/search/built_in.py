@@ -14,10 +14,11 @@ from optuna.trial import FrozenTrial, TrialState
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.search.samplers import SAMPLERS
 
-#: Ended trials up to which TPE looks at all of them, and how many it looks at beyond.
-LONG, KEPT = 1000, 500
-#: TPE's model of good trials is made of so many at most (Optuna's ``default_gamma``).
+#: TPE's model of good trials is made of a tenth of all, and of so many at most (Optuna's
+#: ``default_gamma``).
 _GOOD = 25
+#: So many ended trials TPE looks at, at most: from here on its model of good ones does not grow.
+SHOWN = 10 * _GOOD
 
 
 def make_sampler(name: str, seed: int) -> optuna.samplers.BaseSampler:
@@ -65,7 +66,7 @@ def gp_sampler(seed: int) -> optuna.samplers.BaseSampler:
 class LongTPE(optuna.samplers.TPESampler):
     """TPE whose time for a suggestion does not grow with the number of trials for ever.
 
-    Of more than ``LONG`` ended trials it is shown ``KEPT``: the 25 best, which are all that its
+    Of more than ``SHOWN`` ended trials it is shown so many: the 25 best, which are all that its
     model of good trials is made of, and of the others every so-manieth, whose density stands for
     that of all. With several objectives it is shown all.
 
@@ -87,13 +88,13 @@ class LongTPE(optuna.samplers.TPESampler):
         """Draw one parameter."""
         if self._shown is None:
             # Numbers begin at 0: of an early trial no storage need be asked for all of them.
-            self._shown = study if trial.number <= LONG else self._thinned(study)
+            self._shown = study if trial.number <= SHOWN else self._thinned(study)
         return super().sample_independent(self._shown, trial, param_name, param_distribution)
 
     def _thinned(self, study: optuna.Study) -> optuna.Study:
         ended = (TrialState.COMPLETE, TrialState.PRUNED)
         trials = study.get_trials(deepcopy=False, states=ended)
-        if len(trials) <= LONG or len(study.directions) > 1:
+        if len(trials) <= SHOWN or len(study.directions) > 1:
             return study
         shown = _Excerpt(thinned(trials, study.direction))
         return optuna.create_study(storage=shown, direction=study.direction)
@@ -123,10 +124,10 @@ class _Excerpt(optuna.storages.InMemoryStorage):
 def thinned(
     trials: Sequence[FrozenTrial], direction: optuna.study.StudyDirection
 ) -> list[FrozenTrial]:
-    """Return the best complete trials and an even share of the others, ``KEPT`` in all, in order.
+    """Return the best complete trials and an even share of the others, ``SHOWN`` in all, in order.
 
     Args:
-        trials: Ended ones, more than ``KEPT``.
+        trials: Ended ones, more than ``SHOWN``.
         direction: Of the objective.
     """
     sign = -1.0 if direction is optuna.study.StudyDirection.MAXIMIZE else 1.0
@@ -135,5 +136,5 @@ def thinned(
     is_other = np.ones(len(trials), dtype=bool)
     is_other[best] = False
     others = np.flatnonzero(is_other)
-    share = np.linspace(0, len(others) - 1, KEPT - len(best)).round().astype(int)
+    share = np.linspace(0, len(others) - 1, SHOWN - len(best)).round().astype(int)
     return [trials[place] for place in sorted({*best, *others[share].tolist()})]

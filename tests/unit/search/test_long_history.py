@@ -8,7 +8,7 @@ import pytest
 from optuna.study import StudyDirection
 from optuna.trial import TrialState, create_trial
 
-from dpsweep.search.built_in import KEPT, LONG, LongTPE, thinned, tpe_sampler
+from dpsweep.search.built_in import SHOWN, LongTPE, thinned, tpe_sampler
 
 SPACE = {
     "lr": optuna.distributions.FloatDistribution(1e-3, 10.0, log=True),
@@ -51,7 +51,7 @@ def test_the_best_are_kept_and_an_even_share_of_the_others(direction):
     study = history(3000)
     trials = study.get_trials(deepcopy=False)
     kept = thinned(trials, direction)
-    assert len(kept) == KEPT
+    assert len(kept) == SHOWN
     assert [t.number for t in kept] == sorted({t.number for t in kept})
     sign = -1 if direction is StudyDirection.MAXIMIZE else 1
     complete = [t for t in trials if t.state is TrialState.COMPLETE]
@@ -60,26 +60,26 @@ def test_the_best_are_kept_and_an_even_share_of_the_others(direction):
     others = [t.number for t in kept if t not in best]
     assert others[0] < 10
     assert others[-1] > 2990
-    assert max(np.diff(others)) <= 3000 / (KEPT - 25) + 3
+    assert max(np.diff(others)) <= 3000 / (SHOWN - 25) + 3
     share = sum(t.state is TrialState.PRUNED for t in kept if t not in best) / len(others)
     assert 0.25 < share < 0.42
 
 
-def test_up_to_a_thousand_trials_it_is_optunas():
+def test_of_few_trials_it_is_optunas():
     for seed in range(5):
         plain = optuna.samplers.TPESampler(seed=seed, multivariate=False)
-        study = history(LONG)
+        study = history(SHOWN)
         assert suggested(study, tpe_sampler(seed)) == suggested(study, plain)
 
 
 def test_of_more_it_looks_for_the_same_place():
-    study = history(LONG + 500)
+    study = history(SHOWN + 500)
     rates = [suggested(study, LongTPE(seed))[0] for seed in range(40)]
     assert np.median(np.abs(np.log10(rates))) < 0.1
 
 
 def test_with_two_objectives_it_is_shown_all():
-    study = history(LONG + 100, directions=("maximize", "minimize"))
+    study = history(SHOWN + 100, directions=("maximize", "minimize"))
     sampler = LongTPE(0)
     suggested(study, sampler)
     assert sampler._shown is study

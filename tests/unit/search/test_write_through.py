@@ -129,8 +129,7 @@ def test_what_is_not_written_is_not_believed(tmp_path, monkeypatch):
 
 
 def test_an_excerpt_of_a_long_history_is_what_copies_of_its_trials_are(monkeypatch):
-    monkeypatch.setattr(built_in, "LONG", 40)
-    monkeypatch.setattr(built_in, "KEPT", 30)
+    monkeypatch.setattr(built_in, "SHOWN", 40)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=1))
     study.optimize(lambda trial: -abs(trial.suggest_float("x", 0, 1) - 0.3), n_trials=60)
     copies = optuna.create_study(direction="maximize")
