@@ -295,11 +295,12 @@ class MLflowTracker:
             )
         else:
             with self._refused(of, refused):
+                is_new = run_id is None
                 if run_id is None:
                     run_id = self._create(update, state)
                 elif update.opens:
                     self._client.update_run(run_id, status="RUNNING")
-                self._writer.write(run_id, of, update, state, refused)
+                self._writer.write(run_id, of, update, state, refused, is_new=is_new)
                 if update.status is not None:
                     self._client.set_terminated(run_id, update.status, update.end_ms)
         if "dp.downgraded" in update.tags and update.trial is not None:

@@ -15,17 +15,17 @@ from typing import TYPE_CHECKING, Any
 from dpsweep.foundation.logs import as_file
 from dpsweep.foundation.servers import cause_of
 from dpsweep.foundation.version import __version__
-from dpsweep.tracking.drafts import MetricPoint, RunUpdate
+from dpsweep.tracking.drafts import RunUpdate
 from dpsweep.tracking.labels import downgraded_card, downgraded_tags
 from dpsweep.tracking.mlflow_models import DESCRIPTION, fitting, fitting_text
 from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState, name_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Run
+    from mlflow.entities import Param, Run
 
-# Limits of one log_batch request and of single values, from MLflow's REST API.
-_METRICS_PER_BATCH = 900
+# Limits of one log_batch request (1,000 values in all) and of single ones, from MLflow's REST API.
+_METRICS_PER_BATCH = 800
 _PAIRS_PER_BATCH = 100
 _MAX_PARAM = 6000
 _PARENT = "mlflow.parentRunId"
@@ -200,7 +200,7 @@ class RunWriter:
             "mlflow.source.name": f"dpsweep {__version__}",
             "mlflow.source.type": "LOCAL",
             # Among them the study's id and the trial, by which a lost run is found again.
-            **fitting(update.tags),
+            **_tags(update),
         }
         name = study
         if update.trial is not None:
@@ -214,7 +214,14 @@ class RunWriter:
         return str(run.info.run_id)
 
     def write(
-        self, run_id: str, of: str, update: RunUpdate, state: TrackingState, refused: list[str]
+        self,
+        run_id: str,
+        of: str,
+        update: RunUpdate,
+        state: TrackingState,
+        refused: list[str],
+        *,
+        is_new: bool = False,
     ) -> None:
         """Write all of an update but its status.
 
@@ -224,8 +231,9 @@ class RunWriter:
             update: What is new.
             state: Gets the files that the store does not take.
             refused: Gets a line for each value that the store does not take.
+            is_new: Whether the run was made of this update, with its tags.
         """
-        self._log(run_id, of, update, refused)
+        self._log(run_id, of, update, refused, has_tags=is_new)
         if update.datasets:
             self._client.log_inputs(run_id, [_input(dataset) for dataset in update.datasets])
         files: dict[str, str | None] = {**update.texts}
@@ -309,41 +317,34 @@ class RunWriter:
             update.note = update.texts["privacy_card.md"] = downgraded_card(None, reason)
         self.write(run_id, name_of(trial), update, state, refused)
 
-    def _log(self, run_id: str, of: str, update: RunUpdate, refused: list[str]) -> None:
+    def _log(
+        self, run_id: str, of: str, update: RunUpdate, refused: list[str], *, has_tags: bool
+    ) -> None:
         from mlflow.entities import Metric, Param, RunTag
 
-        def metric(point: MetricPoint) -> Metric:
-            return Metric(point.name, point.value, point.time_ms, point.step)
-
-        tags = fitting(update.tags)
-        if update.note:
-            tags[DESCRIPTION] = fitting_text(update.note)
-        params = {}
+        tags = [] if has_tags else [RunTag(*pair) for pair in _tags(update).items()]
+        points = [Metric(p.name, p.value, p.time_ms, p.step) for p in update.metrics]
+        params = []
         for name, text in update.params.items():
             if len(text) > _MAX_PARAM:
                 refused.append(f"{of}: param {name!r} is longer than {_MAX_PARAM} characters")
             else:
-                params[name] = text
-        pairs_of_params = [Param(name, text) for name, text in params.items()]
-        pairs_of_tags = [RunTag(name, text) for name, text in tags.items()]
-        points = [metric(point) for point in update.metrics]
-        while points or pairs_of_tags:
-            self._client.log_batch(
-                run_id, metrics=points[:_METRICS_PER_BATCH], tags=pairs_of_tags[:_PAIRS_PER_BATCH]
-            )
-            points = points[_METRICS_PER_BATCH:]
-            pairs_of_tags = pairs_of_tags[_PAIRS_PER_BATCH:]
-        while pairs_of_params:
-            self._log_params(run_id, of, pairs_of_params[:_PAIRS_PER_BATCH], refused)
-            pairs_of_params = pairs_of_params[_PAIRS_PER_BATCH:]
+                params.append(Param(name, text))
+        while points or tags or params:
+            others = {"metrics": points[:_METRICS_PER_BATCH], "tags": tags[:_PAIRS_PER_BATCH]}
+            self._log_batch(run_id, of, params[:_PAIRS_PER_BATCH], others, refused)
+            points, tags = points[_METRICS_PER_BATCH:], tags[_PAIRS_PER_BATCH:]
+            params = params[_PAIRS_PER_BATCH:]
 
-    def _log_params(self, run_id: str, of: str, params: list[Any], refused: list[str]) -> None:
+    def _log_batch(
+        self, run_id: str, of: str, params: list[Param], others: Any, refused: list[str]
+    ) -> None:
         from mlflow.exceptions import MlflowException
 
         try:
-            self._client.log_batch(run_id, params=params)
+            self._client.log_batch(run_id, params=params, **others)
         except MlflowException as error:
-            if error.error_code != "INVALID_PARAMETER_VALUE":
+            if error.error_code != "INVALID_PARAMETER_VALUE" or not params:
                 raise
             # MLflow never changes a param: keep the first value, log the new ones, say so.
             before = self._client.get_run(run_id).data.params
@@ -355,7 +356,7 @@ class RunWriter:
                         f"{param.value!r} now"
                     )
             new = [param for param in params if param.key not in before]
-            self._client.log_batch(run_id, params=new)
+            self._client.log_batch(run_id, params=new, **others)
 
     def _store(self, run_id: str, of: str, name: str, text: str | None, refused: list[str]) -> None:
         if text is not None:
@@ -368,6 +369,13 @@ class RunWriter:
                 self._client.log_artifact(run_id, str(path))
             else:
                 refused.append(f"{of}: artifact {name} does not exist")
+
+
+def _tags(update: RunUpdate) -> dict[str, str]:
+    tags = fitting(update.tags)
+    if update.note:
+        tags[DESCRIPTION] = fitting_text(update.note)
+    return tags
 
 
 def _input(dataset: Mapping[str, Any]) -> Any:

@@ -100,6 +100,38 @@ def test_parent_children_params_metrics_and_files(
     assert not (Path.cwd() / "mlruns").exists()
 
 
+def test_a_trial_that_is_delivered_whole_takes_few_requests(
+    story, store_uri, state_path, client, tmp_path, monkeypatch
+) -> None:
+    ledger = tmp_path / "trial-0000.jsonl"
+    ledger.write_text("{}\n")
+    tracker = MLflowTracker(store_uri, "digits", state_path)
+    story.start()
+    tracker.handle(story.events)
+    asked = []
+    for name in ("create_run", "log_batch", "log_inputs", "set_tag", "log_artifact", "update_run"):
+
+        def note(self, *args, _name=name, _real=getattr(MlflowClient, name), **kwargs):
+            asked.append(_name)
+            return _real(self, *args, **kwargs)
+
+        monkeypatch.setattr(MlflowClient, name, note)
+    story.start_trial(0)
+    for step in (25, 50, 75):
+        story.report(0, step, 1.2, 0.8)
+    story.end_trial(0, artifacts=[str(ledger)])
+    tracker.handle(story.events)
+    monkeypatch.undo()
+
+    # The first and the last are of the study's own run: its figures, and how far the store is.
+    assert asked == ["log_batch", "create_run", "log_batch", "log_artifact", "set_tag"]
+    run = runs_of(client)[0]
+    assert run.data.params["optim.lr"] == "0.5"
+    assert run.data.metrics["dp/epsilon"] == 1.99
+    assert run.data.tags["dp.adjacency"] == "add_or_remove_one"
+    assert run.data.tags["mlflow.note.content"]
+
+
 def test_a_replay_from_any_point_changes_nothing(story, store_uri, state_path, client) -> None:
     events = story.whole(trials=2, reports=3)
     MLflowTracker(store_uri, "digits", state_path).handle(events)
