@@ -8,15 +8,15 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.errors import BadInputError, SweepError, described, is_own
+from dpsweep.foundation.errors import BadInputError, SweepError, described
 from dpsweep.foundation.file_paths import FilePath
-from dpsweep.foundation.process.silence import unheard
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.search_spaces.draws import bounds_of
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.raw.reading import unquoted
 from dpsweep.trainables.features.blocks import BLOCK_ROWS
 from dpsweep.trainables.features.spec import FeatureSpec
 from dpsweep.trainables.features.store import Creation, FeatureStore
@@ -193,16 +193,16 @@ def _computed_here(function: Callable[[Any], Any], jobs: Iterable[Any]) -> Itera
 
     Raises:
         SweepError: A call failed. Of another package's error the kind and the place are told.
+        SystemExit: It exits; with its status, and without its words.
     """
     for job in jobs:
-        try:
-            with unheard():
-                done = function(job)
-        except Exception as error:
-            if is_own(error):
-                raise
-            raise SweepError(f"features cannot be computed: {described(error)}") from None
+        with unquoted(_uncomputed):
+            done = function(job)
         yield done
+
+
+def _uncomputed(error: BaseException) -> SweepError:
+    return SweepError(f"features cannot be computed: {described(error)}")
 
 
 class _Progress:

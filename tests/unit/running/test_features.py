@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -474,7 +475,15 @@ def _warning(job: int) -> int:
         raise ValueError(f"record {job}")
     if job < 0:
         raise ResourceError("no room")
+    if job == 50:
+        raise PanicException(f"index out of range: {job}")
+    if job == 51:
+        sys.exit(f"record {job} is damaged")
     return job + 1
+
+
+class PanicException(BaseException):
+    """As Rust's panics look like in Python (pyo3)."""
 
 
 def test_features_of_few_records_tell_none_of_them(recwarn: pytest.WarningsRecorder) -> None:
@@ -488,6 +497,11 @@ def test_features_of_few_records_tell_none_of_them(recwarn: pytest.WarningsRecor
         list(computed(_warning, [101]))
     assert "101" not in str(caught.value)
     assert caught.value.__suppress_context__
+    with pytest.raises(SweepError, match=r"computed: PanicException at \S+$"):
+        list(computed(_warning, [50]))
+    with pytest.raises(SystemExit) as ended:
+        list(computed(_warning, [51]))
+    assert ended.value.code == 1
     with pytest.raises(SweepError, match=r"^features cannot be computed: ResourceError at"):
         list(computed(_warning, [-1]))  # of another package, too
     assert recwarn.list == []

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dpsweep.foundation.errors import OF_STORAGE, DataError, described, is_own
+from dpsweep.foundation.errors import OF_STORAGE, DataError, SweepError, described, is_own
 from dpsweep.foundation.process.silence import unheard
 
 
@@ -26,6 +26,17 @@ def reading(dataset: str) -> Iterator[None]:
         OSError: The disk is full or broken.
         SystemExit: A handler of a signal exits; with its status, and without its words.
     """
+    with unquoted(lambda error: _unread(dataset, error)):
+        yield
+
+
+@contextmanager
+def unquoted(told: Callable[[BaseException], SweepError]) -> Iterator[None]:
+    """Do what may say something of a record; see ``reading``.
+
+    Args:
+        told: Makes of a failure that is not dpsweep's own what is raised instead.
+    """
     with unheard():
         try:
             yield
@@ -37,11 +48,15 @@ def reading(dataset: str) -> Iterator[None]:
                 raise error from None
             if isinstance(error, OSError) and error.errno in OF_STORAGE:
                 raise OSError(error.errno, os.strerror(error.errno)) from None
-            raise DataError(
-                f"records of {dataset} cannot be read",
-                because=described(error),
-                fix=_NO_MEMORY if isinstance(error, MemoryError) else _DAMAGED,
-            ) from None
+            raise told(error) from None
+
+
+def _unread(dataset: str, error: BaseException) -> DataError:
+    return DataError(
+        f"records of {dataset} cannot be read",
+        because=described(error),
+        fix=_NO_MEMORY if isinstance(error, MemoryError) else _DAMAGED,
+    )
 
 
 _DAMAGED = (
