@@ -50,3 +50,14 @@ def test_a_file_whose_name_is_no_text_is_predicted(monkeypatch, tmp_path):
     assert json.loads(done.stdout) == [row]
     assert cli_here("predict", "models:/digits/1", path, "--to", tmp_path / "a.csv").returncode == 0
     assert (tmp_path / "a.csv").read_text() == f"record,class\n{row['record']},3\n"
+
+
+def test_predictions_go_to_a_directory_that_is_there(tmp_path):
+    """Said before a model is looked for."""
+    done = cli_here("predict", "models:/none/1", tmp_path / "x.npy", "--to", tmp_path / "new/a.csv")
+    assert done.returncode == 2
+    assert done.stderr == (
+        f"error: {tmp_path}/new/a.csv cannot be written: no such directory\n"
+        "  fix: name a file in a directory that is there\n"
+    )
+    assert not (tmp_path / "new").exists()

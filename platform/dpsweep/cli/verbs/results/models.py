@@ -5,15 +5,15 @@ from __future__ import annotations
 import os
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from dpsweep.cli.base import Json, Name, Output, Root, say
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.verbs.results.best import CompareBy, MaxDelta, MaxEpsilon, OfMethod, limits_of
-from dpsweep.foundation.durable import write_atomically
-from dpsweep.foundation.errors import BadInputError, StorageError
+from dpsweep.cli.written import refuse_no_folder, write_file
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.words import counted
 from dpsweep.results.study import load_sweep
@@ -22,9 +22,6 @@ from dpsweep.tracking.model_label import NO_CLAIM
 from dpsweep.tracking.registry.loading import SCHEME, ServedModel, load_registered
 from dpsweep.tracking.registry.versions import CHAMPION
 from dpsweep.trainables.data.raw.files import read_files, refuse_missing
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 _SHOWN = 5  # classes of a table
 
@@ -124,7 +121,9 @@ def predict(
     """Ask a model about records: its claim first, then a row for each of them."""
     if to is not None and to.suffix != ".csv":
         raise BadInputError(f"{to} does not end in .csv", fix="--to predictions.csv")
-    refuse_missing(files or [])  # before a model is loaded, which takes seconds
+    if to is not None:  # before a model is loaded, which takes seconds
+        refuse_no_folder(to)
+    refuse_missing(files or [])
     served = _served(model, trial, root, tracking_uri)
     say(f"claim: {served.label['claim_in_words']}")
     if served.label.get("downgraded"):
@@ -138,7 +137,7 @@ def predict(
     shown = [os.fsencode(name).decode("utf-8", "backslashreplace") for name in names]
     frame.insert(0, "record", shown)
     if to is not None:
-        _write(to, frame)
+        write_file(to, frame.to_csv(index=False).encode())
         say(f"wrote {to}: {counted(len(frame), 'record')}")
         return
     columns = list(frame) if output is not Format.TABLE else _few(list(frame))
@@ -188,10 +187,3 @@ def _few(columns: list[str]) -> list[str]:
     """Return the columns of a table: all, or those without each class' probability if many."""
     decided = [name for name in columns if not name.startswith("probability/")]
     return columns if len(columns) - len(decided) <= _SHOWN else decided
-
-
-def _write(path: Path, frame: DataFrame) -> None:
-    try:
-        write_atomically(path, frame.to_csv(index=False).encode())
-    except (StorageError, OSError) as error:
-        raise BadInputError(f"{path} cannot be written", because=str(error)) from error
