@@ -15,7 +15,7 @@ from dpsweep.foundation.file_paths import FilePath
 from dpsweep.privacy.modes import MODES
 from dpsweep.privacy.terms import COLUMNS, TAGS
 from dpsweep.results.study import SweepResult
-from dpsweep.results.tracked.claims import number_of
+from dpsweep.results.tracked.claims import bound_of
 from dpsweep.study.files import StudyFiles
 from dpsweep.tracking.mlflow_reader import MLflowReader, names_of
 from dpsweep.tracking.schema import BEST_OBJECTIVE, finite
@@ -175,7 +175,7 @@ def _terms(tags: Mapping[str, str]) -> dict[str, Any]:
     cells: dict[str, Any] = {name: tags.get(tag) for name, tag in TAGS.items()}
     return {
         **cells,
-        "delta": finite(number_of(tags.get("dp.delta"))),
+        "delta": finite(bound_of(tags.get("dp.delta"))),
         "released": tags.get("dp.released"),
     }
 
@@ -184,6 +184,6 @@ def _claimed(tags: Mapping[str, str]) -> float | None:
     """Return the epsilon that a study's run claims: none without all its terms."""
     if "dp.downgraded" in tags or not all(tags.get(tag) for tag in (*TAGS.values(), "dp.released")):
         return None
-    if finite(number_of(tags["dp.delta"])) is None:
+    if finite(bound_of(tags["dp.delta"])) is None:
         return None
-    return finite(number_of(tags.get("dp.study_epsilon")))
+    return finite(bound_of(tags.get("dp.study_epsilon")))

@@ -75,7 +75,7 @@ class TaggedClaims(Claims):
         """Return what may be said of the study as a whole, or None where nothing may."""
         mode = self.mode
         if mode.is_filtered or mode.is_sealed:
-            epsilon = number_of(self._tags.get("dp.study_epsilon"))
+            epsilon = bound_of(self._tags.get("dp.study_epsilon"))
             if math.isinf(epsilon):
                 return None
             winner = next((view.sampling for view in self.view.trials.values()), "none")
@@ -132,10 +132,10 @@ class TaggedClaims(Claims):
         return f"{super().brief(*args, **options)} Read from a tracking store, not from the ledger."
 
 
-def number_of(text: str | None) -> float:
+def bound_of(text: str | None) -> float:
     """Return an epsilon that a tag or param holds; infinite without one, or with none that can be.
 
-    >>> number_of("1.5"), number_of("none: downgraded"), number_of("-1"), number_of("nan")
+    >>> bound_of("1.5"), bound_of("none: downgraded"), bound_of("-1"), bound_of("nan")
     (1.5, inf, inf, inf)
     """
     try:

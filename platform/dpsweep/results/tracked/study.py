@@ -17,7 +17,7 @@ from dpsweep.foundation.errors import BadInputError, SpecError, StudyError
 from dpsweep.foundation.validate import of_kind
 from dpsweep.results.claims import Claims
 from dpsweep.results.records import shown_hyperparameters
-from dpsweep.results.tracked.claims import TaggedClaims, number_of
+from dpsweep.results.tracked.claims import TaggedClaims, bound_of
 from dpsweep.results.tracked.curves import Curves
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
@@ -228,7 +228,7 @@ class StoredRecords:
 
     def planned_epsilon(self, trial: int) -> float:
         """Return the epsilon of a trial's whole plan, infinite where that is not known."""
-        return number_of(self._trials[trial].plan.get("plan.epsilon"))
+        return bound_of(self._trials[trial].plan.get("plan.epsilon"))
 
     def model_uri(self, trial: int, logged: str | None) -> str | None:
         """Return the logged model, or None."""
