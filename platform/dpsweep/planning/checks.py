@@ -73,7 +73,7 @@ def read_draft(spec: SweepSpec) -> tuple[Draft, list[Mistake]]:
         info = describe_dataset(spec.data)
     except DataError as error:
         key = "data" if spec.data.path is None else "data.path"
-        message = error.message
+        message = f"{error.message}: {error.because}" if error.because else error.message
         if "data.public" in message:
             key = "data.public"
         elif message.startswith(("data.tokenizer: ", "data.max_length: ")):

@@ -109,13 +109,18 @@ def test_a_trial_that_is_delivered_whole_takes_few_requests(
     story.start()
     tracker.handle(story.events)
     asked = []
+
+    def note(name):
+        method = getattr(MlflowClient, name)
+
+        def noted(self, *args, **kwargs):
+            asked.append(name)
+            return method(self, *args, **kwargs)
+
+        monkeypatch.setattr(MlflowClient, name, noted)
+
     for name in ("create_run", "log_batch", "log_inputs", "set_tag", "log_artifact", "update_run"):
-
-        def note(self, *args, _name=name, _real=getattr(MlflowClient, name), **kwargs):
-            asked.append(_name)
-            return _real(self, *args, **kwargs)
-
-        monkeypatch.setattr(MlflowClient, name, note)
+        note(name)
     story.start_trial(0)
     for step in (25, 50, 75):
         story.report(0, step, 1.2, 0.8)
