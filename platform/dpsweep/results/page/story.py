@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsweep.foundation.errors import NothingWithinBudgetError
-from dpsweep.foundation.words import decimals
+from dpsweep.foundation.words import decimals, exact
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 from dpsweep.results.origins import reading_data
 from dpsweep.results.study import SweepResult
@@ -119,17 +119,17 @@ def _won(result: SweepResult) -> tuple[list[Fact], list[Fact]]:
     scores = {best.metric: best.value, **best.metrics}
     facts: list[Fact] = [
         *number,
-        *((name, as_cell(_score(score))) for name, score in scores.items()),
+        *((name, as_cell(name, _score(score))) for name, score in scores.items()),
         ("Epsilon", _in_words(best.statement)),
     ]
     if best.study_statement is not None:
         facts.append(("The study", _in_words(best.study_statement)))
     (searched,) = searched_values(result, [best])
-    chosen = ((name, as_cell(value)) for name, value in searched.items() if value is not None)
+    chosen = ((name, as_cell(name, value)) for name, value in searched.items() if value is not None)
     facts += chosen  # on paper the whole configuration stays folded
     if best.model_uri:
         facts.append(("Model", best.model_uri))
-    return facts, [(name, as_cell(value)) for name, value in best.config.items()]
+    return facts, [(name, as_cell(name, value)) for name, value in best.config.items()]
 
 
 def _in_words(statement: PrivacyStatement) -> str:
@@ -176,7 +176,7 @@ def _trials(result: SweepResult) -> Table:
     ]
     names = list(dict.fromkeys(name for row in rows for name in row))
     numeric = [all(_is_number(row.get(name)) for row in rows) for name in names]
-    cells = [[as_cell(row.get(name)) for name in names] for row in rows]
+    cells = [[as_cell(name, row.get(name)) for name in names] for row in rows]
     return Table(names, cells, numeric)
 
 
@@ -216,16 +216,18 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def as_cell(value: Any) -> str:
-    """Return a value as text for people.
+def as_cell(name: str, value: Any) -> str:
+    """Return a value as text for people; an epsilon with all its digits, as none is rounded down.
 
-    >>> as_cell(0.123456), as_cell(None), as_cell(True), as_cell("a")
-    ('0.1235', '', 'true', 'a')
+    >>> as_cell("optim.lr", 0.123456), as_cell("a", None), as_cell("a", True), as_cell("a", "b")
+    ('0.1235', '', 'true', 'b')
+    >>> as_cell("noise.target_epsilon", 2.000049)
+    '2.000049'
     """
     if value is None:
         return ""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return exact(value) if "epsilon" in name else f"{value:.4g}"
     return str(value)
