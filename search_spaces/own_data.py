@@ -295,9 +295,17 @@ def _uncounted(line: str) -> str:
 
 
 def _scalar(value: str | int) -> str:
-    """Write a value as YAML reads it back: words that could be something else in quotes."""
+    r"""Write a value as YAML reads it back: words that could be something else in quotes.
+
+    >>> _scalar(3), _scalar("a.npz"), _scalar("two words"), _scalar('"txt.\u202eexe')
+    ('3', 'a.npz', "'two words'", '"\\"txt.\\U0000202eexe"')
+    """
     if isinstance(value, int):
         return str(value)
+    if not value.isprintable():
+        quoted = value.replace("\\", "\\\\").replace('"', '\\"')
+        signs = (sign if sign.isprintable() else f"\\U{ord(sign):08x}" for sign in quoted)
+        return '"' + "".join(signs) + '"'
     if re.fullmatch(r"[A-Za-z_./][A-Za-z0-9_./-]*", value) and value not in _OTHER_WORDS:
         return value
     return "'" + value.replace("'", "''") + "'"

@@ -16,6 +16,7 @@ import yaml
 
 from dpsweep.foundation.errors import Mistake, SpecError
 from dpsweep.foundation.file_paths import FilePath, file_path, size_of
+from dpsweep.foundation.words import plain
 
 MAX_BYTES = 1_000_000
 
@@ -387,14 +388,10 @@ def override(document: Document, overrides: Sequence[str]) -> Document:
 
 
 def dump_yaml(value: Mapping[str, Any]) -> str:
-    """Return plain data as YAML that ``parse_yaml`` reads back without loss, keys in order."""
-    return str(
-        yaml.dump(
-            dict(value),
-            Dumper=_Dumper,
-            sort_keys=False,
-            default_flow_style=None,
-            width=100,
-            allow_unicode=True,
-        )
-    )
+    """Return plain data as YAML that ``parse_yaml`` reads back without loss, keys in order.
+
+    Letters stand as they are, or all escaped where a terminal would obey one of them.
+    """
+    style = {"Dumper": _Dumper, "sort_keys": False, "default_flow_style": None, "width": 100}
+    text = str(yaml.dump(dict(value), allow_unicode=True, **style))
+    return text if plain(text) == text else str(yaml.dump(dict(value), **style))

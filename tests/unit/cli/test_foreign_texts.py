@@ -12,6 +12,7 @@ from whole_studies import cli_here
 
 from dpsweep.cli.tables import lines_of_record, lines_of_table, talk, wrapped
 from dpsweep.foundation.durable import encode_record
+from dpsweep.spec.file import dump_yaml, parse_yaml
 from dpsweep.tracking.state import TrackingState
 
 SIGNS = "\x1b]0;PWN\x07\x1b[31m\x9b\u061c\u200e\u200f\u202e\u2066\x7f\ud800"
@@ -89,6 +90,18 @@ def test_an_address_of_a_store_commands_none(studies, has_run):
     assert done.returncode == 0, done.stderr
     assert not OBEYED & set(done.stdout)
     assert done.stdout.count(SHOWN.removesuffix(r"\ud800")) == (9 if has_run else 1)
+
+
+@pytest.mark.parametrize("signs", [SIGNS.removesuffix("\ud800"), "two\nlines\u2028'\"\\"])
+def test_a_spec_that_is_printed_commands_none_and_says_the_same(tmp_path, signs):
+    path = f"data {signs}.npz"
+    done = cli_here(
+        "init", "--dataset", "npz", "--data-path", path, "--records", 300, "--classes", 2
+    )
+    assert done.returncode == 0, done.stderr
+    for text in (done.stdout, dump_yaml({"data": {"path": path}})):
+        assert not OBEYED & set(text)
+        assert parse_yaml(text, "spec").value["data"]["path"] == path
 
 
 def test_tables_and_sentences_show_what_they_hold():
