@@ -144,4 +144,15 @@ SEARCHES = (
         (f"{_RECALIBRATED}::test_a_bound_takes_a_trifle_more_noise_and_no_more",),
         "a final run passes what it may cost",
     ),
+    Mutant(
+        "a plan that passes the bound on record, run as it is",
+        "platform/dpsweep/planning/costs/charge.py",
+        "covered(task.plan, lambda other: covers(replace(task, plan=other).full_plan))",
+        "task.plan",
+        (
+            "tests/unit/running/test_recalibrated.py"
+            "::test_a_search_on_a_secret_part_ends_within_the_bound_on_record[final]",
+        ),
+        "a study's epsilon is what another version's bound says, and more was spent",
+    ),
 )
