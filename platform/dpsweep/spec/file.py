@@ -392,6 +392,6 @@ def dump_yaml(value: Mapping[str, Any]) -> str:
 
     Letters stand as they are, or all escaped where a terminal would obey one of them.
     """
-    style = {"Dumper": _Dumper, "sort_keys": False, "default_flow_style": None, "width": 100}
-    text = str(yaml.dump(dict(value), allow_unicode=True, **style))
-    return text if plain(text) == text else str(yaml.dump(dict(value), **style))
+    style: dict[str, Any] = {"sort_keys": False, "default_flow_style": None, "width": 100}
+    text = str(yaml.dump(dict(value), Dumper=_Dumper, allow_unicode=True, **style))
+    return text if plain(text) == text else str(yaml.dump(dict(value), Dumper=_Dumper, **style))
