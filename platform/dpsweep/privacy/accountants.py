@@ -163,7 +163,7 @@ def epsilon_and_order(events: Multiset, delta: float) -> tuple[float, float]:
 _FEW = 40  # up to this many different events are discretised ten times finer
 _MOST_HALVINGS, _MOVES_NOTHING = 4, 1e-3  # of a discretisation that is shown to be fine enough
 _LARGEST_PLD_EPSILON = 1e4  # above, epsilon says as little by either, and Renyi's is much cheaper
-_SMALLEST_DELTA = 1e-100  # below, the difference of its terms is lost
+_SMALLEST_DELTA, _SMALLEST_MU = 1e-100, 1e-14  # below, the difference of its terms is lost
 
 
 def analytic_gaussian_epsilon(mu: float, delta: float) -> float:
@@ -185,11 +185,13 @@ def analytic_gaussian_epsilon(mu: float, delta: float) -> float:
         # Cancels to nothing far out only, where the first term is tiny itself.
         return top + math.log(max(-math.expm1(min(bottom - top, 0.0)), 1e-300))
 
-    if mu == 0 or log_delta_of(0.0) <= log_delta:
+    is_lost = mu < _SMALLEST_MU or (delta < _SMALLEST_DELTA and mu < 1e-3)
+    at_zero = math.erf(mu / math.sqrt(8)) if is_lost else math.exp(log_delta_of(0.0))
+    if mu == 0 or at_zero <= delta:
         return 0.0
     # At this epsilon the first term alone is below delta.
     low, high = 0.0, mu * mu / 2 + mu * math.sqrt(-2 * log_delta) + 1e-12
-    if delta < _SMALLEST_DELTA and mu < 1e-3:
+    if is_lost:
         return high
     while log_delta_of(high) > log_delta:
         low, high = high, 2 * high

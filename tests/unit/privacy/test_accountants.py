@@ -261,6 +261,9 @@ def test_the_analytic_gaussian_far_out() -> None:
     large = analytic_gaussian_epsilon(1e3, DELTA)
     assert large == pytest.approx(1e6 / 2 + 1e3 * stats.norm.isf(DELTA), rel=1e-4)
     assert analytic_gaussian_epsilon(1.0, 1e-300) > 36
+    assert analytic_gaussian_epsilon(1e-17, 1e-300) > 3.59e-16
+    assert analytic_gaussian_epsilon(1e-16, 1e-20) > 3.4e-16
+    assert analytic_gaussian_epsilon(1e-16, 1e-5) == 0
 
 
 STATEMENT = {

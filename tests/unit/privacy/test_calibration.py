@@ -224,3 +224,16 @@ def test_pld_is_asked_where_the_renyi_bound_has_no_noise_that_will_do():
         return epsilon_of(plan, delta=1e-12, accountant="pld")
 
     assert epsilon(noise) <= 1e-4 < epsilon(noise * (1 - 1e-3))
+
+
+@pytest.mark.parametrize("accountant", ["rdp", "pld"])
+@pytest.mark.parametrize(("delta", "steps"), [(1e-200, 100), (1e-300, 100_000)])
+def test_a_tiny_delta_asks_for_noise_that_is_found(accountant, delta, steps):
+    budget = PrivacyBudget(target_epsilon=0.1, delta=delta)
+    noise = calibrate_noise_multiplier(budget, sample_rate=0.1, steps=steps, accountant=accountant)
+
+    def epsilon(multiplier):
+        plan = Plan((EventRun(PoissonGaussian(multiplier, 0.1), steps),))
+        return epsilon_of(plan, delta=delta, accountant=accountant)
+
+    assert 0.09 < epsilon(noise) <= 0.1 < epsilon(noise * 0.99)

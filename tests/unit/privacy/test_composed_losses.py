@@ -61,6 +61,8 @@ def points():
     yield from [(-0.4, 1.0, 0.3), (0.35, 1.0, 0.3), (0.4, 1.0, 0.3), (12.0, 0.3, 0.01)]
     # Nearly all records.
     yield from [(20.0, 0.3, 1 - 1e-9), (27.0, 0.2, 1 - 1e-13), (29.0, 0.3, 1 - 1e-13)]
+    # Beyond the exponent of the largest float.
+    yield from [(708.0, 0.02, 1e-4), (1400.0, 0.02, 0.5), (2500.0, 0.0141575, 0.5)]
 
 
 def test_profiles_are_those_of_forty_digits_rounded_up():
@@ -74,6 +76,28 @@ def test_profiles_are_those_of_forty_digits_rounded_up():
             assert true <= value <= true * (1 + 2e-9 * max(1, 1e-6 / rate)) + 1e-300, (
                 epsilon, noise, rate,
             )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("noise", "rate", "delta"),
+    [
+        (0.0141575, 0.5, 1e-5), (0.02, 1e-4, 1e-5), (0.02, 1e-9, 1e-14), (0.03, 0.5, 0.3),
+        (0.033, 0.01, 0.005), (0.034, 0.9, 1e-5), (0.05, 0.5, 1e-5),
+    ],
+)  # fmt: skip
+def test_an_epsilon_of_hundreds_is_never_below_the_true_one(noise, rate, delta):
+    """The library's distributions end where ``exp`` does, at 709; what is beyond is never lost."""
+    plan = Plan((EventRun(PoissonGaussian(noise, rate), 1),))
+    epsilon = epsilon_of(plan, delta=delta, accountant="pld")
+    assert max(exact_profiles(epsilon, noise, rate)) <= delta
+    if epsilon < 600:
+        assert max(exact_profiles(epsilon * (1 - 1e-5), noise, rate)) > delta
+
+
+def test_losses_of_thousands_add_up():
+    """Nearly all records enter, so two steps are one Gaussian of half the variance."""
+    plan = Plan((EventRun(PoissonGaussian(0.02, 1 - 1e-12), 2),))
+    assert epsilon_of(plan, delta=DELTA, accountant="pld") > 2800
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,12 @@ def test_the_number_of_runs(row):
     assert half == pytest.approx(row["generating_at_half"], abs=1e-8)
 
 
+def test_gamma_of_an_enormous_shape_has_the_declared_mean():
+    mean, shape = 1.001, 1e12
+    gap = -math.log(selection_gamma(mean, shape))  # E[K] = 1 + (1 + eta) gap / 2, nearly
+    assert 1 + (1 + shape) * gap / 2 == pytest.approx(mean, rel=1e-3)
+
+
 def profile_of_gaussian(mu):
     def delta(epsilons):
         with np.errstate(over="ignore", invalid="ignore"):

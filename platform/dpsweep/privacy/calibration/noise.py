@@ -210,9 +210,15 @@ def _calibrate_rdp(
     groups = np.array_split(np.arange(len(scale)), min(24, len(scale)))
     few = np.array([scale[group[0]] for group in groups])
     few_weight = np.array([weight[group].sum() for group in groups])
-    high = _smallest(restricted(rdp.ORDERS, few, few_weight), target, 0.5, 1.0, 1e-2)
-    order = bound(high, rdp.ORDERS, few, few_weight)[1]
-    tolerance = _TOLERANCE["rdp"]
+    tolerance, most = _TOLERANCE["rdp"], _MOST_NOISE / min(factors)
+    # At a tiny delta the first orders have an epsilon of their own, whatever the noise.
+    for orders in (rdp.ORDERS, grid):
+        if bound(most, orders, few, few_weight)[0] <= target:
+            break
+    else:
+        return _smallest(epsilon, target, most * 0.85, most, tolerance)
+    high = _smallest(restricted(orders, few, few_weight), target, 0.5, 1.0, 1e-2)
+    order = bound(high, orders, few, few_weight)[1]
     for _ in range(6):
         fast = restricted(_orders_beside(order, grid), scale, weight)
         high = _smallest(fast, target, high * 0.98, high, tolerance / 2)

@@ -55,6 +55,8 @@ def selection_gamma(mean: float, shape: float) -> float:
 
     # E[K] falls in gamma; at mean <= 2 (shape + 1) / gamma this bracket holds it.
     low, high = -700.0, -1e-12
+    while mean_of(high) > mean:  # an enormous shape
+        high /= 2
     for _ in range(200):
         middle = (low + high) / 2
         low, high = (middle, high) if mean_of(middle) >= mean else (low, middle)

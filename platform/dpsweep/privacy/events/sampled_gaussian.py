@@ -13,6 +13,8 @@ from dpsweep.privacy.events.base import Array
 #: Of the outcomes, the most extreme are left out of the grid and counted as lost: beyond
 #: this many standard deviations lies a mass of less than exp(-50).
 _TAIL_DEVIATIONS = 9.907
+#: A loss beyond this counts as infinite: ``exp`` ends at 709, in the library, too.
+_LARGEST_LOSS = 600.0
 #: What rounding may take from a value: a part of it that grows with the noise, as differences of
 #: close numbers do, and where the sample rate is tiny.
 _ROUNDING, _ROUNDING_OF_RATE = 1e-12, 1e-15
@@ -41,7 +43,10 @@ def sampled_gaussian_profiles(epsilons: Array, noise: float, rate: float) -> tup
     """
     edge = math.log1p(-rate)
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        up = np.log1p(np.expm1(epsilons) / rate)
+        odds = np.expm1(epsilons) / rate
+        # Of what passes the largest float, the 1 is long lost.
+        far = np.where(epsilons > 40, epsilons, np.log(np.expm1(epsilons))) - math.log(rate)
+        up = np.where(np.isposinf(odds) & np.isfinite(epsilons), far, np.log1p(odds))
         remove = np.where(
             epsilons > edge, rate * _gaussian_profile(up, 1 / noise), -np.expm1(epsilons)
         )
@@ -65,7 +70,8 @@ def sampled_gaussian_loss(noise: float, rate: float, interval: float) -> Any:
     """Return the privacy loss distribution of one event, an upper bound.
 
     Its profile is joined at the points of the grid (connect the dots, Doroshenko et al. 2022,
-    https://arxiv.org/abs/2207.04380, algorithm 1), as ``dp_accounting`` does it.
+    https://arxiv.org/abs/2207.04380, algorithm 1), as ``dp_accounting`` does it. What is left of
+    the profile at ``_LARGEST_LOSS`` counts as an infinite loss.
 
     Args:
         noise: Noise multiplier > 0.
@@ -84,7 +90,9 @@ def sampled_gaussian_loss(noise: float, rate: float, interval: float) -> Any:
     for index, (low, high) in enumerate(
         [(loss(-far), loss(1 + far)), (-loss(far), -loss(-far))],
     ):
-        first, last = math.floor(low / interval), math.ceil(high / interval)
+        most = math.floor(_LARGEST_LOSS / interval)
+        first = max(math.floor(low / interval), -most)
+        last = min(math.ceil(high / interval), most)
         grid = np.arange(first, last + 1, dtype=np.float64) * interval
         deltas = np.minimum.accumulate(sampled_gaussian_profiles(grid, noise, rate)[index])
         directions.append(
