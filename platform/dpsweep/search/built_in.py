@@ -59,8 +59,8 @@ def cmaes_sampler(seed: int) -> optuna.samplers.BaseSampler:
 
 
 def gp_sampler(seed: int) -> optuna.samplers.BaseSampler:
-    """Return the Gaussian process."""
-    return optuna.samplers.GPSampler(seed=seed)
+    """Return the Gaussian process; conditional parameters are beyond it and drawn at random."""
+    return optuna.samplers.GPSampler(seed=seed, warn_independent_sampling=False)
 
 
 class LongTPE(optuna.samplers.TPESampler):

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 
 from dpsweep.foundation.errors import BadInputError, StudyError, SweepError
 from dpsweep.ledgers.study import StudyLedger
-from dpsweep.search.suggestions import KnownTrial, Outcome, Suggestions, objective_values
+from dpsweep.search.known import KnownTrial, Outcome, objective_values
+from dpsweep.search.suggestions import Suggestions
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.study.events import TrialInfeasible, event_of
 from dpsweep.study.journal import StudyView

@@ -11,18 +11,20 @@ import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import optuna
+from optuna.distributions import check_distribution_compatibility
 from optuna.study import StudyDirection
+from optuna.trial import FixedTrial
 from optuna.trial import TrialState as OptunaState
 
 from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import SweepError
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.search.built_in import make_sampler
+from dpsweep.search.known import KnownTrial, Outcome, first_points
 from dpsweep.search.optuna_file import (
     EPSILON,
     MEANING,
@@ -33,62 +35,12 @@ from dpsweep.search.optuna_file import (
 )
 from dpsweep.search.write_through import WriteThroughStorage
 from dpsweep.search_spaces.base import SearchSpace
+from dpsweep.search_spaces.draws import suggest_value
 from dpsweep.spec.facts import terms
 from dpsweep.spec.study import SweepSpec
 
-Outcome = Literal["finished", "pruned", "failed"]
-
 #: What Optuna raises on rows that no Optuna has written.
 _OF_DAMAGE = (AssertionError, LookupError, RuntimeError, TypeError, ValueError)
-
-
-def first_points(spec: SweepSpec, space: SearchSpace) -> list[dict[str, Any]]:
-    """Return what is evaluated before the sampler is asked; for a grid that is all of it.
-
-    A grid has each of its points once: those that ``points_to_evaluate`` names come first.
-    """
-    wanted = [dict(point) for point in spec.search.points_to_evaluate]
-    if spec.search.sampler != "grid":
-        return wanted
-
-    def rank(point: Mapping[str, Any]) -> int:
-        for place, names in enumerate(wanted):
-            if all(point.get(name) == value for name, value in names.items()):
-                return place
-        return len(wanted)
-
-    return sorted(space.grid(), key=rank)
-
-
-@dataclass(frozen=True)
-class KnownTrial:
-    """A trial that Optuna once suggested, as the journal says.
-
-    Attributes:
-        config: Its configuration, the method included.
-        outcome: How it has ended; None: it has not.
-        values: Its objectives, or None without a score.
-        scores: Step -> reported score.
-        reason: Why it was never run (empty: it was).
-        epsilon: Of everything charged to it; None: it was charged nothing, or has none.
-    """
-
-    config: Mapping[str, Any]
-    outcome: Outcome | None
-    values: Sequence[float] | None = None
-    scores: Mapping[int, float] = field(default_factory=dict)
-    reason: str = ""
-    epsilon: float | None = None
-
-
-def objective_values(
-    objectives: Sequence[str], *, epsilon: float, value: float | None
-) -> list[float] | None:
-    """Return the objectives of a trial in their order, or None if it lacks one."""
-    figures = {EPSILON: epsilon}
-    values = [figures.get(name, value) for name in objectives]
-    scores = [value for value in values if value is not None]
-    return scores if len(scores) == len(values) else None
 
 
 class Suggestions:
@@ -109,7 +61,7 @@ class Suggestions:
         path: SQLite file, name in a database, or None to keep the study in memory.
         known: What the journal says of the trials so far, by number.
         accounting: Says which accounting mode the study has now; default: its spec's.
-        on_message: Hears of a file that was written anew.
+        on_message: Hears of a file that was written anew, and of another program's trials.
     Raises:
         SweepError: Another program holds the file, or it cannot be written.
     """
@@ -129,6 +81,7 @@ class Suggestions:
         self._spec, self._space = spec, space
         self._place: OptunaPlace | None = None if path is None else place_of(path)
         self._storage: WriteThroughStorage | None = None
+        self._on_message = on_message
         self._accounting = accounting or (lambda: spec.privacy.accounting)
         self.objectives = spec.search.objectives or (spec.search.metric,)
         self._is_single = len(self.objectives) == 1
@@ -137,7 +90,7 @@ class Suggestions:
         self._nobodys, self._num_seen = set[int](), 0  # trials of Optuna's that nobody has
         trials = {number: self._frozen(trial) for number, trial in (known or {}).items()}
         with self._usable():
-            self._study = self._open(trials, on_message)
+            self._study = self._open(trials)
 
     @contextmanager
     def _usable(self) -> Iterator[None]:
@@ -151,9 +104,7 @@ class Suggestions:
                 fix="run the same command again: what is damaged is written anew from the journal",
             ) from error
 
-    def _open(
-        self, known: Mapping[int, optuna.trial.FrozenTrial], on_message: Callable[[str], None]
-    ) -> optuna.Study:
+    def _open(self, known: Mapping[int, optuna.trial.FrozenTrial]) -> optuna.Study:
         """Open the study; write it anew where it is not what the journal says."""
         place = self._place
         if place is None:
@@ -165,6 +116,7 @@ class Suggestions:
                 problem = difference(study, known)
                 if not problem and not study.user_attrs.get("enqueued"):
                     problem = "was left unfinished"  # by a process that was killed as it began
+                problem = problem or self._misfit(study)
                 if not problem:
                     return self._catch_up(study, known)
             except (*STORAGE_ERRORS, *_OF_DAMAGE) as error:
@@ -175,8 +127,26 @@ class Suggestions:
         place.make_way()
         if known:
             state = "is missing" if is_gone else f"{problem}; it is set aside"
-            on_message(f"{place} {state}; Optuna's study is written anew from the journal")
+            self._on_message(f"{place} {state}; Optuna's study is written anew from the journal")
         return self._fill(self._create(), known)
+
+    def _misfit(self, study: optuna.Study) -> str:
+        """Say that another program has drawn a parameter in another way, or nothing.
+
+        Optuna takes no other distribution of a parameter in a study from then on.
+        """
+        config = {p.key: p.low if p.is_range else p.choices[0] for p in self._space.parameters}
+        for trial in study.get_trials(deepcopy=False):
+            for parameter in self._space.parameters:
+                theirs, fixed = trial.distributions.get(parameter.key), FixedTrial(config)
+                if theirs is None:
+                    continue
+                suggest_value(parameter, fixed)
+                try:
+                    check_distribution_compatibility(theirs, fixed.distributions[parameter.key])
+                except ValueError:
+                    return f"has {parameter.name} of another space, in trial {trial.number}"
+        return ""
 
     def _create(self) -> optuna.Study:
         low, high = StudyDirection.MINIMIZE, StudyDirection.MAXIMIZE
@@ -224,7 +194,7 @@ class Suggestions:
         """Return a known trial as Optuna would have it."""
         make = optuna.trial.create_trial
         config = {p.key: known.config.get(p.name) for p in self._space.parameters}
-        fixed = optuna.trial.FixedTrial(config)
+        fixed = FixedTrial(config)
         facts: dict[str, Any] = {}
         try:
             with warnings.catch_warnings():
@@ -274,28 +244,60 @@ class Suggestions:
         died, or a database's answer was lost. Else a point of a grid would never be tried.
         """
         with self._usable():
+            while (trial := self._next()) is not None:
+                config = self._config_of(trial)
+                if config is not None:
+                    if self._storage is not None:
+                        self._storage.write()
+                    return trial.number, config
+        return None
+
+    def _next(self) -> optuna.trial.Trial | None:
+        """Return the trial whose turn it is, or None if the grid is used up."""
+        left, trials = self._left()
+        # As a trial was seeded first: points that wait have numbers before any is asked for.
+        number = max(left[0], self._num_points) if left else len(trials)
+        seed = public_seed(self._spec.seed, number, "search") % 2**32
+        self._study.sampler = make_sampler(self._spec.search.sampler, seed)
+        trial = None
+        if not left:
+            is_grid = self._spec.search.sampler == "grid"
+            if is_grid and not any(t.state is OptunaState.WAITING for t in trials):
+                return None
+            trial = self._study.ask()
             left, trials = self._left()
-            # As a trial was seeded first: points that wait have numbers before any is asked for.
-            number = len(trials)
-            if left:
-                number = max(left[0], self._spec.num_starts + len(self._points))
-            seed = public_seed(self._spec.seed, number, "search") % 2**32
-            self._study.sampler = make_sampler(self._spec.search.sampler, seed)
-            trial = None
-            if not left:
-                is_grid = self._spec.search.sampler == "grid"
-                if is_grid and not any(t.state is OptunaState.WAITING for t in trials):
-                    return None
-                trial = self._study.ask()
-                left, trials = self._left()
-            if trial is None or trial.number != left[0]:
-                trial = _reopened(self._study, trials[left[0]])
-            self._handed_out.add(trial.number)
-            self._live[trial.number] = trial
-            config = self._space.suggest(trial)
-            if self._storage is not None:
-                self._storage.write()
-            return trial.number, config
+        if trial is None or trial.number != left[0]:
+            trial = _reopened(self._study, trials[left[0]])
+        self._handed_out.add(trial.number)
+        self._live[trial.number] = trial
+        return trial
+
+    def _config_of(self, trial: optuna.trial.Trial) -> dict[str, Any] | None:
+        """Return the configuration of a trial, drawn where it is not fixed.
+
+        None, and the trial has failed, where another program has asked for one that is not of the
+        space, with Optuna's own tools.
+        """
+        frozen = self._study.get_trials(deepcopy=False)[trial.number]
+        asked = {**frozen.params, **frozen.system_attrs.get("fixed_params", {})}
+        problems = [
+            f"{parameter.name} {problem}"
+            for parameter in self._space.parameters
+            if parameter.key in asked and (problem := parameter.problem(asked[parameter.key]))
+        ]
+        if not problems or trial.number < self._num_points:  # a spec's points are checked
+            return self._space.suggest(trial)
+        self.refuse(trial.number, "is not of the space")
+        self._on_message(
+            f"trial {trial.number} of {self._place}, which another program has asked for, is not "
+            f"of the space and is not run: {'; '.join(problems)}"
+        )
+        return None
+
+    @property
+    def _num_points(self) -> int:
+        """Number of trials whose configurations the spec gives: they have the first numbers."""
+        return self._spec.num_starts + len(self._points)
 
     def keep(self) -> None:
         """Let what was told reach the disk; before that a power cut may damage the file."""

@@ -21,7 +21,7 @@ class WriteThroughStorage(optuna.storages.InMemoryStorage):
     answers at once. Nobody else writes to the study.
 
     A trial that runs is written when all is drawn for it (``write``), in one transaction, or when
-    something else of it changes. Of a process that dies before that nothing was drawn.
+    its state or a score of it changes. Of a process that dies before that nothing was drawn.
 
     Identifiers of trials are not those of the other storage. Where Optuna's own samplers keep some,
     they are written as the other has them.
@@ -119,13 +119,15 @@ class WriteThroughStorage(optuna.storages.InMemoryStorage):
         super().set_trial_intermediate_value(trial_id, step, intermediate_value)
 
     def set_trial_user_attr(self, trial_id: int, key: str, value: Any) -> None:
-        """Set an attribute of a trial."""
-        self._kept.set_trial_user_attr(self._kept_id(trial_id), key, value)
+        """Set an attribute of a trial; of one in memory alone it is written with the rest."""
+        if trial_id != self._new:
+            self._kept.set_trial_user_attr(self._kept_id(trial_id), key, value)
         super().set_trial_user_attr(trial_id, key, value)
 
     def set_trial_system_attr(self, trial_id: int, key: str, value: Any) -> None:
-        """Set an attribute of a trial that is Optuna's own."""
-        self._kept.set_trial_system_attr(self._kept_id(trial_id), key, value)
+        """Set an attribute of a trial that is Optuna's own, or a sampler's, in the same way."""
+        if trial_id != self._new:
+            self._kept.set_trial_system_attr(self._kept_id(trial_id), key, value)
         super().set_trial_system_attr(trial_id, key, value)
 
 

@@ -9,8 +9,9 @@ import pytest
 from whole_studies import make_spec
 
 from dpsweep.foundation.errors import SweepError
+from dpsweep.search.known import KnownTrial
 from dpsweep.search.optuna_file import place_of
-from dpsweep.search.suggestions import KnownTrial, Suggestions
+from dpsweep.search.suggestions import Suggestions
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import terms
 from dpsweep.spec.study import SweepSpec

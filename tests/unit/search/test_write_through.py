@@ -10,7 +10,8 @@ from whole_studies import make_spec
 
 from dpsweep.foundation.errors import SweepError
 from dpsweep.search import built_in
-from dpsweep.search.suggestions import KnownTrial, Suggestions
+from dpsweep.search.known import KnownTrial
+from dpsweep.search.suggestions import Suggestions
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.study import SweepSpec
 
@@ -35,6 +36,8 @@ def shown(study):
     ]  # fmt: skip
 
 
+SPACE = {"method": "dp_sgd", "optim.lr": {"loguniform": [0.1, 4]},
+         "noise.shape": {"choice": ["constant", "cosine"]}}  # fmt: skip
 GRID = {"method": "dp_sgd", "optim.lr": {"choice": [0.5, 1.0, 2.0]},
         "noise.shape": {"choice": ["constant", "cosine"]}}  # fmt: skip
 
@@ -251,3 +254,73 @@ def test_trials_keep_their_numbers_though_one_is_missing(tmp_path):
         database.execute("delete from trials where number = 0")
     again = Suggestions(spec, space, path=path)
     assert again.ask() == asked[0]
+
+
+def test_of_a_genetic_trial_that_is_not_all_drawn_the_file_has_nothing(tmp_path):
+    """Its sampler notes the generation before it draws."""
+    spec, space = make(tmp_path, "nsga2", objectives=["validation/accuracy", "dp/epsilon"])
+    path, drawn = tmp_path / "optuna.db", []
+    search = Suggestions(spec, space, path=path)
+    suggest = SearchSpace.suggest
+
+    def noted(self, trial):
+        config = suggest(self, trial)
+        drawn.append((stored(path)[1], shown(trial.study)[trial.number][-1]))
+        return config
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(SearchSpace, "suggest", noted)
+        number, _ = search.ask()
+    ((rows, attrs),) = drawn
+    assert rows == []
+    assert any("generation" in name for name in attrs)
+    assert stored(path)[1] == shown(search._study)
+    assert stored(path)[1][number][-1] == attrs
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"optim.lr": "high"}, "optim.lr must be a number, got 'high'"),
+        ({"optim.lr": 3000.0}, "optim.lr must be within [0.1, 4], got 3000"),
+        ({"noise.shape": "round"}, "noise.shape must be one of 'constant', 'cosine', got 'round'"),
+    ],
+)
+def test_a_trial_of_another_program_that_is_not_of_the_space_is_not_run(tmp_path, values, reason):
+    spec, space = make(tmp_path, space=SPACE)
+    path, messages = tmp_path / "optuna.db", []
+    Suggestions(spec, space, path=path)
+    theirs = optuna.load_study(study_name="through", storage=f"sqlite:///{path}")
+    theirs.enqueue_trial(values)
+    theirs.enqueue_trial({"optim.lr": 1.25})
+    search = Suggestions(spec, space, path=path, on_message=messages.append)
+    number, config = search.ask()
+    assert (number, config["optim.lr"]) == (1, 1.25)  # within the space it is welcome
+    (message,) = messages
+    assert message.startswith(f"trial 0 of {path}, which another program has asked for, is not of")
+    assert reason in message
+    assert stored(path)[1][0][1].name == "FAIL"
+
+
+def test_what_another_program_has_drawn_outside_of_the_space_is_not_run(tmp_path):
+    spec, space = make(tmp_path, space=SPACE)
+    path = tmp_path / "optuna.db"
+    Suggestions(spec, space, path=path)
+    theirs = optuna.load_study(study_name="through", storage=f"sqlite:///{path}")
+    theirs.ask().suggest_float("optim.lr", 100, 1000, log=True)
+    number, config = Suggestions(spec, space, path=path).ask()
+    assert number == 1
+    assert 0.1 <= config["optim.lr"] <= 4
+
+
+def test_another_distribution_of_another_program_is_set_aside(tmp_path):
+    """Optuna would refuse the space's own from then on."""
+    spec, space = make(tmp_path, space=SPACE)
+    path = tmp_path / "optuna.db"
+    Suggestions(spec, space, path=path)
+    theirs = optuna.load_study(study_name="through", storage=f"sqlite:///{path}")
+    theirs.ask().suggest_float("optim.lr", 0, 1000)
+    number, config = Suggestions(spec, space, path=path).ask()
+    assert number == 0
+    assert 0.1 <= config["optim.lr"] <= 4
+    assert list(tmp_path.glob("optuna.db.damaged-*"))
