@@ -15,6 +15,8 @@ from dpsweep.foundation.words import counted
 #: A trial takes some seconds to start; longer, and somebody has what it waits for.
 PATIENCE_S = 30.0
 EVERY_S = 300.0
+_FULL = "Other jobs have the rest, and Ray does not know until when"
+_STARTING = "Its process is starting, or no one node has them all"
 
 
 class Waiting(tune.Callback):
@@ -53,11 +55,17 @@ class Waiting(tune.Callback):
         ):
             return
         self._said = now
-        config = waiting[0].config
+        cpu, gpu = waiting[0].config["cpu"], waiting[0].config["gpu"]
+        free, total = ray.available_resources(), ray.cluster_resources()
+        amounts = [
+            f"{free.get(kind, 0.0):g} of {counted(total.get(kind, 0.0), kind)}"
+            for kind in ("CPU", "GPU")
+        ]
+        is_enough = cpu <= free.get("CPU", 0.0) and gpu <= free.get("GPU", 0.0)
         self._tell(
             f"{counted(len(waiting), 'trial')} waiting for {_minutes(now - self._since)}, none "
-            f"runs: one asks for {_amounts(config['cpu'], config['gpu'])}; free are {_free()}. "
-            "Other jobs have the rest, and Ray does not know until when; nothing is spent meanwhile"
+            f"runs: one asks for {_amounts(cpu, gpu)}; free are {' and '.join(amounts)}. "
+            f"{_STARTING if is_enough else _FULL}; nothing is spent meanwhile"
         )
 
     def _tell(self, text: str) -> None:
@@ -67,14 +75,6 @@ class Waiting(tune.Callback):
     def __getstate__(self) -> dict[str, Any]:
         """Tune pickles callbacks with its experiment state, which is never read back."""
         return {"_say": None, "_clock": None}
-
-
-def _free() -> str:
-    free, total = ray.available_resources(), ray.cluster_resources()
-    return " and ".join(
-        f"{free.get(kind, 0.0):g} of {counted(total.get(kind, 0.0), kind)}"
-        for kind in ("CPU", "GPU")
-    )
 
 
 def _amounts(cpu: float, gpu: float) -> str:
