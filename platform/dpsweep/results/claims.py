@@ -46,7 +46,7 @@ from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, TrialView
-from dpsweep.study.launched import enforced_terms
+from dpsweep.study.launched import enforced_terms, refuse_remnants
 from dpsweep.study.trial import TrialState
 from dpsweep.tracking.labels import joint_sampling
 
@@ -64,6 +64,7 @@ class Claims:
         view: What its journal says.
     Raises:
         LedgerError: One of these files was edited or lost.
+        DamagedStudyError: The study's ledger is, and other things of the study are there.
     """
 
     def __init__(self, files: StudyFiles, spec: SweepSpec, view: StudyView) -> None:
@@ -76,6 +77,7 @@ class Claims:
             check_strays(files.ledger, state)
             check_journal(files.ledger, state, view.trials)
             check_begun(files.ledger, state, is_new=view.state == "new")
+            refuse_remnants(files)
         check_trials(files.ledger, state)
         self.account = account_of(state)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from dpsweep.foundation.database_path import is_database_address
 from dpsweep.foundation.errors import DamagedStudyError, SpecError, StudyError, SweepError
 from dpsweep.foundation.logs import Tail, is_locked, lock
 from dpsweep.foundation.postgres import answers as database_answers
+from dpsweep.ledgers.study_state import read_study_state
+from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.spec.base import seen
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import SPEC_FILE, StudyFiles
@@ -175,6 +178,33 @@ def has_begun(files: StudyFiles) -> bool:
     They are looked for where the spec says, so it must not name another database than it did.
     """
     return any(files.ledger.glob("*")) or Tail(files.journal).size() > 0
+
+
+# What a study has only once its ledger is there.
+_AFTER_THE_LEDGER = ("trials", "optuna.db", "tracking.json", "sealed", "ray", "decisions.csv")
+
+
+def refuse_remnants(files: StudyFiles, others: Sequence[str] = ()) -> None:
+    """Refuse a directory without a study ledger that has things of a study, for whoever asks.
+
+    Args:
+        files: Of the study.
+        others: More that is of it, by name.
+    Raises:
+        DamagedStudyError: Its ledger was deleted.
+    """
+    if read_study_state(files.ledger).study_id is not None:
+        return
+    left = [name for name in _AFTER_THE_LEDGER if (files.path / name).exists()]
+    left += others
+    if not left or read_study_state(files.ledger).study_id is not None:  # launched meanwhile
+        return
+    raise DamagedStudyError(
+        f"{files.path} has {', '.join(left)} of a study, and no privacy ledger",
+        because=f"{files.ledger / STUDY_FILE} was deleted; what that study has spent is not known "
+        "any more",
+        fix="restore it, or give the new study another `name:`",
+    )
 
 
 def _refuse_elsewhere(spec: SweepSpec) -> None:

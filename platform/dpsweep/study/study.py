@@ -17,20 +17,24 @@ import math
 import re
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import DamagedStudyError, StudyError
 from dpsweep.foundation.logs import lock, open_log
 from dpsweep.foundation.validate import of_kind
-from dpsweep.ledgers.study_state import read_study_state
-from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.events import Event, TrialEnded, TrialReported, TrialStarted
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.journal import StudyView, fold, fold_one, replay
-from dpsweep.study.launched import anchored, has_begun, launched_spec, refuse_other_spec
+from dpsweep.study.launched import (
+    anchored,
+    has_begun,
+    launched_spec,
+    refuse_other_spec,
+    refuse_remnants,
+)
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 
 
@@ -68,10 +72,6 @@ _HASH_VERSION = "names"
 _IS_HASH = re.compile(rf"({_HASH_VERSION} )?[0-9a-f]{{64}}")
 _HASH_FILE = "data.sha256"
 _KEEP_DATA = "restore the file, or give the new study another `name:`"
-
-
-# What a study has only once its ledger is there.
-_AFTER_THE_LEDGER = ("trials", "optuna.db", "tracking.json", "sealed", "ray", "decisions.csv")
 
 
 def is_data_of(files: StudyFiles, content_hash: str, old_hash: str = "") -> bool:
@@ -161,7 +161,7 @@ class Study:
                     because="the spec that its charges belong to is lost, or it is another's study",
                     fix="restore it, or give the new study another `name:`",
                 )
-            self._refuse_remnants()  # before a spec says that they are of this study
+            refuse_remnants(self.files)  # before a spec says that they are of this study
 
     def check_remnants(self) -> None:
         """Refuse a directory without a study ledger that an earlier study has left things in.
@@ -172,20 +172,7 @@ class Study:
         Raises:
             DamagedStudyError: It has.
         """
-        self._refuse_remnants([self.files.journal.name] if self.view.trials else [])
-
-    def _refuse_remnants(self, others: Sequence[str] = ()) -> None:
-        if read_study_state(self.files.ledger).study_id is not None:
-            return
-        left = [name for name in _AFTER_THE_LEDGER if (self.files.path / name).exists()]
-        left += others
-        if left:
-            raise DamagedStudyError(
-                f"{self.files.path} has {', '.join(left)} of a study, and no privacy ledger",
-                because=f"{self.files.ledger / STUDY_FILE} was deleted; what that study has "
-                "spent is not known any more",
-                fix="restore it, or give the new study another `name:`",
-            )
+        refuse_remnants(self.files, [self.files.journal.name] if self.view.trials else [])
 
     def check_data(self, content_hash: str, *, old_hash: str = "") -> str:
         """Refuse other records, or other names of classes, than those of the first launch.

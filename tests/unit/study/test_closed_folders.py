@@ -112,6 +112,31 @@ def test_a_script_tells_a_damaged_study_from_one_that_is_not_there(studies, name
     assert cli_here(verb, "none-of-this-name", "--root", studies).returncode == 2
 
 
+@pytest.mark.parametrize("verb", ["status", "best", "report", "logs", "pareto"])
+def test_a_study_whose_ledgers_and_journal_are_lost_is_not_new(studies, verb):
+    """It was "new; no trials yet", with exit 0, while its trials lay there."""
+    shutil.rmtree(studies / STUDY / "ledger")
+    (studies / STUDY / "journal.jsonl").unlink()
+    (studies / STUDY / "trials" / "0000").mkdir(parents=True, exist_ok=True)
+    done = cli_here(verb, STUDY, "--root", studies)
+    assert done.returncode == 1, done.stdout
+    assert "of a study, and no privacy ledger" in done.stderr
+    assert "study.jsonl was deleted; what that study has spent is not known" in done.stderr
+    (row,) = overview(studies)
+    assert (row["study"], row["state"], row["epsilon"]) == (STUDY, "damaged", None)
+    assert "has trials" in row["problem"]
+    assert cli_here("list", studies).returncode == 0
+
+
+def test_a_study_that_never_began_is_new(studies):
+    for path in (studies / STUDY).iterdir():
+        if path.name != "spec.yaml":
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    done = cli_here("status", STUDY, "--root", studies)
+    assert done.returncode == 0, done.stderr
+    assert ": new; " in done.stdout + done.stderr
+
+
 def test_where_files_can_be_made(studies):
     assert is_writable(studies)
     assert is_writable(studies / "not" / "there" / "yet")
