@@ -157,8 +157,9 @@ def deliver(spool: Spool, observer: Observer, *, is_last: bool = True) -> bool:
             lag, moved = spool.lag(), time.monotonic()
     lag = spool.lag()
     if lag and is_last:
+        why = f" ({reason})" if (reason := spool.why) else ""
         observer.on_message(
-            f"not in the tracking store yet: {counted(lag, 'event')}; nothing is lost: the same "
-            "command delivers what is missing, once the store takes it"
+            f"not in the tracking store yet: {counted(lag, 'event')}{why}; nothing is lost: the "
+            "same command delivers what is missing, once the store takes it"
         )
     return False

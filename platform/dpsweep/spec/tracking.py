@@ -32,8 +32,11 @@ class TrackingSpec(Part):
     )
     uri: Text | None = Field(
         default="sqlite:///mlflow.db",
-        description="MLflow store: sqlite:///FILE, or the http(s) address of a server; of another "
-        "kind, what that takes; null: none.",
+        description="MLflow store: sqlite:///FILE, the http(s) address of a server, or a database "
+        "of a SQL server, postgresql+DRIVER://USER@HOST/DATABASE (so mysql and mssql). Files and "
+        "models of a database go to the folder mlruns of where the command runs that makes the "
+        "experiment, unless that has another artifact location. Of another kind, what that takes; "
+        "null: none.",
     )
     experiment: Text | None = Field(
         default=None, description="Experiment that runs belong to; null: the study's name."
@@ -76,6 +79,16 @@ def database_of(uri: str | None) -> Path | None:
     return Path(uri.removeprefix(_SQLITE).partition("?")[0]).resolve()
 
 
+def is_sql_server(uri: str) -> bool:
+    """Say whether a tracking URI names the database of a SQL server.
+
+    >>> is_sql_server("postgresql+psycopg://me@db/mlflow"), is_sql_server("sqlite:///mlflow.db")
+    (True, False)
+    """
+    scheme, separator, _ = uri.partition("://")
+    return bool(separator) and scheme.partition("+")[0] in _SERVERS
+
+
 def masked(text: str) -> str:
     """Return a text in which passwords and tokens of addresses are blotted out.
 
@@ -100,7 +113,8 @@ def masked(text: str) -> str:
 
 
 _SQLITE = "sqlite:///"
-_SCHEMES = ("sqlite", "postgresql", "mysql", "mssql", "http", "https", "databricks", "uc")
+_SERVERS = ("postgresql", "mysql", "mssql")
+_SCHEMES = ("sqlite", *_SERVERS, "http", "https", "databricks", "uc")
 _STORES = "use sqlite:///mlflow.db, the http address of a server, or null"
 
 

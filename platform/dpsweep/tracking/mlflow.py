@@ -26,7 +26,7 @@ from dpsweep.tracking.base import (
     TrackingRefusedError,
 )
 from dpsweep.tracking.drafts import RunUpdate
-from dpsweep.tracking.mlflow_database import begin_database, refuse_unwritable
+from dpsweep.tracking.mlflow_database import begin_database, refuse_closed, refuse_unwritable
 from dpsweep.tracking.mlflow_models import (
     DESCRIPTION,
     LoggedModels,
@@ -97,6 +97,7 @@ class MLflowTracker:
         with self._explained():
             begin_database(uri)
             refuse_unwritable(uri)
+            refuse_closed(uri)
             self._client: MlflowClient = MlflowClient(tracking_uri=uri)
             self._state = TrackingState.load(state_path)
             self._writer, self._runs = RunWriter(self._client), StudyRuns()

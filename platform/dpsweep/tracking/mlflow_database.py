@@ -1,8 +1,9 @@
-"""MLflow's SQLite store before MLflow opens it: a new one is a copy of an empty one.
+"""MLflow's database before MLflow opens it: a new SQLite file is a copy of an empty one.
 
 A new store holds specs and models, so it is closed to other users, the folder of its files too. In
 a folder that a group may write to, and nobody else, it is the group's as the umask says. One that
-is there keeps its modes.
+is there keeps its modes. A SQL server is asked for a connection: MLflow tries for an hour to reach
+one that does not answer, or that refuses who asks.
 """
 
 from __future__ import annotations
@@ -12,13 +13,31 @@ import os
 import sqlite3
 import stat
 import tempfile
+import threading
 import uuid
 from importlib.metadata import version
 from pathlib import Path
 
 from dpsweep.foundation.kept import kept
-from dpsweep.spec.tracking import database_of
+from dpsweep.foundation.postgres import brief
+from dpsweep.foundation.servers import cause_of
+from dpsweep.spec.tracking import database_of, is_sql_server, masked
 from dpsweep.tracking.base import StoreRefusedError
+
+#: A server that has not answered by then is away.
+PATIENCE_S = 8.0
+_CONNECT_S = 5
+# What each driver calls the time that a connection may take; others are left after PATIENCE_S.
+_TIMEOUTS = {
+    "mysqlconnector": "connection_timeout",
+    "mysqldb": "connect_timeout",
+    "pg8000": "timeout",
+    "psycopg": "connect_timeout",
+    "psycopg2": "connect_timeout",
+    "pymssql": "login_timeout",
+    "pymysql": "connect_timeout",
+    "pyodbc": "timeout",
+}
 
 
 def begin_database(uri: str) -> None:
@@ -107,6 +126,59 @@ def experiments_in(uri: str, name: str) -> list[tuple[int, str]]:
             return list(db.execute(asked, (name,)))
     except sqlite3.Error:
         return []
+
+
+def why_closed(uri: str) -> str:
+    """Return why a SQL server takes no connection of ours, or nothing.
+
+    It is asked for one connection, which is closed at once. The words have no password.
+
+    Args:
+        uri: Tracking URI; of another store nothing is asked.
+    """
+    if not is_sql_server(uri):
+        return ""
+    answers: list[str] = []
+    # A name that cannot be resolved may hold a connection up for longer than its timeout.
+    thread = threading.Thread(
+        target=lambda: answers.append(_asked(uri)), name="dpsweep-reach", daemon=True
+    )
+    thread.start()
+    thread.join(PATIENCE_S)
+    return masked(answers[0]) if answers else f"no answer within {PATIENCE_S:g} s"
+
+
+def refuse_closed(uri: str) -> None:
+    """Refuse a store on a SQL server that takes no connection, which MLflow would try for an hour.
+
+    Args:
+        uri: Tracking URI; of another store nothing is asked.
+    Raises:
+        ConnectionError: It is away, or it refuses who asks; it may be back later.
+    """
+    if reason := why_closed(uri):
+        raise ConnectionError(reason)
+
+
+def _asked(uri: str) -> str:
+    from sqlalchemy import create_engine
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+    from sqlalchemy.pool import NullPool
+
+    try:
+        url = make_url(uri)
+    except (ArgumentError, ValueError):  # whose words may have a password
+        return "that is no address of a database"
+    try:
+        name = _TIMEOUTS.get(url.get_driver_name())
+        limits = {name: _CONNECT_S} if name is not None and name not in url.query else {}
+        create_engine(url, poolclass=NullPool, connect_args=limits).connect().close()
+    except (ImportError, NoSuchModuleError) as error:
+        return f"the driver that it names is not installed ({error})"
+    except Exception as error:  # whatever drivers and SQLAlchemy raise
+        return cause_of(OSError(brief(getattr(error, "orig", None) or error)))
+    return ""
 
 
 def _empty() -> bytes:

@@ -1,5 +1,5 @@
 """Reach of an MLflow store: a server answers, lets us in and keeps files, before a study starts;
-and the study's experiment is there.
+and the study's experiment is there. Of a SQL server the connection alone is tried.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from dpsweep.foundation.file_paths import is_writable
 from dpsweep.foundation.servers import cause_of, why_silent
 from dpsweep.spec.tracking import database_of, masked
 from dpsweep.tracking.base import ExperimentDeletedError
-from dpsweep.tracking.mlflow_database import experiments_in, files_beside
+from dpsweep.tracking.mlflow_database import experiments_in, files_beside, why_closed
 from dpsweep.tracking.state import TrackingState
 
 if TYPE_CHECKING:
@@ -75,15 +75,23 @@ def refusal(text: str) -> str:
 
 
 def refuse_unreachable(uri: str, experiment: str) -> None:
-    """Refuse a store that cannot take a study's runs; only of http addresses anything is asked.
+    """Refuse a store that cannot take a study's runs, as far as can be asked in seconds.
 
-    A small file is stored and deleted where the server keeps the files of runs itself. Of a SQLite
-    file the experiment alone is looked at.
+    Of an http address a small file is stored and deleted where the server keeps the files of runs
+    itself. A SQL server is asked for one connection. Of a SQLite file the experiment alone is
+    looked at.
 
     Raises:
         BadInputError: It does not answer within ``PATIENCE_S``, refuses the credentials, is no
             MLflow server, its files cannot be written, or the experiment is deleted.
     """
+    if reason := why_closed(uri):
+        raise BadInputError(
+            f"the tracking store {masked(uri)} cannot be reached",
+            because=reason,
+            fix="start its server, correct tracking.uri or what its driver takes the password "
+            "from (PGPASSWORD, ~/.pgpass), or set it to null",
+        )
     if not uri.startswith(("http://", "https://")):
         for experiment_id, stage in experiments_in(uri, experiment):
             _refuse_deleted(uri, experiment, experiment_id, stage)

@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from dpsweep.foundation.database_path import LogPath
-from dpsweep.foundation.errors import BadInputError, UnreachableError
+from dpsweep.foundation.errors import BadInputError, SweepError, UnreachableError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.logs import Tail
 from dpsweep.spec.tracking import masked
@@ -75,6 +75,7 @@ class Spool:
         self._seq = TrackingState.load(state_path).seq if state_path else -1
         self._offset = 0  # place in the journal up to which the tracker has it
         self._pause_s = 0.0  # pause before the next try; above zero during an outage
+        self._why = ""  # the last failure, in few words
         self._out = ""  # of which an outage was told, and its end was not
         self._calls: list[tuple[Callable[[Tracker], Any], Future[Any]]] = []
         self._changed = threading.Condition()
@@ -96,6 +97,12 @@ class Spool:
         """True during an outage of the store: the last try has failed."""
         with self._changed:
             return self._pause_s > 0.0
+
+    @property
+    def why(self) -> str:
+        """Why the last try has failed, in few words and without passwords; else empty."""
+        with self._changed:
+            return self._why if self._pause_s > 0.0 else ""
 
     @property
     def is_held(self) -> bool:
@@ -303,6 +310,7 @@ class Spool:
             self._out = "the study's storage" if is_storage else "tracking store"
             self._say(self._told(error))
         with self._changed:
+            self._why = masked(error.message if isinstance(error, SweepError) else _brief(error))
             self._pause_s = min(max(2 * self._pause_s, self._first_s), self._max_s)
             if isinstance(error, ExperimentDeletedError) and self._tracker is not None:
                 self._tracker.close()  # once it is restored all is asked anew

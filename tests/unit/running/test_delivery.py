@@ -12,8 +12,8 @@ class Outage:
 
     is_held, is_down = False, True
 
-    def __init__(self, lag):
-        self._lag = lag
+    def __init__(self, lag, why=""):
+        self._lag, self.why = lag, why
 
     def flush(self, timeout_s):
         return False
@@ -36,6 +36,16 @@ def test_events_that_are_left_over_are_told_once_in_a_launch(lag, said):
         "what is missing, once the store takes it"
         for events in said
     ]
+
+
+def test_why_events_are_left_over_is_told():
+    messages = []
+    observer = SimpleNamespace(on_message=messages.append)
+    why = "ConnectionError: password authentication failed"
+    assert not delivery.deliver(Outage(26, why), observer)
+    assert messages[0].startswith(
+        f"not in the tracking store yet: 26 events ({why}); nothing is lost: "
+    )
 
 
 def test_the_delivery_of_a_model_leaves_the_word_to_the_last(monkeypatch):

@@ -137,8 +137,8 @@ def test_patience_leaves_room_below_fifteen_seconds() -> None:
     assert float(mlflow_reach._ENVIRONMENT["MLFLOW_HTTP_REQUEST_TIMEOUT"]) < 30
 
 
-def test_nothing_is_asked_of_a_database_or_of_no_store() -> None:
-    for uri in (None, "sqlite:///nowhere.db", "postgresql://nobody@nowhere/x"):
+def test_nothing_is_asked_of_a_file_or_of_no_store() -> None:
+    for uri in (None, "sqlite:///nowhere.db"):
         refuse_unreachable(SimpleNamespace(kind="mlflow", uri=uri, experiment=None), "digits")
 
 
