@@ -72,6 +72,11 @@ def log_best_model(
     if best not in study.view.model_uris and handed is None:
         _finished()  # while the store catches up
     if not deliver(spool, observer, is_last=False):
+        if best not in study.view.model_uris:
+            observer.on_message(
+                "the best model is not in the tracking store: the same command logs it, once the "
+                "store takes it"
+            )
         return
     # A claim that does not hold any more leaves every model that somebody may have registered.
     for trial in study.view.trials if result.claims.downgraded else study.view.model_uris:

@@ -30,6 +30,7 @@ from dpsweep.tracking.state import TrackingState
 from dpsweep.tracking.updates import Event
 
 _BATCH = 500
+_ADVICE = "(raised as a result of Query-invoked autoflush"  # of SQLAlchemy, before the error
 
 
 class Spool:
@@ -341,7 +342,7 @@ class Spool:
 
 
 def _brief(error: Exception) -> str:
-    lines = str(error).strip().splitlines()
+    lines = [line for line in str(error).strip().splitlines() if _ADVICE not in line]
     return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
 
 

@@ -48,13 +48,21 @@ def test_why_events_are_left_over_is_told():
     )
 
 
-def test_the_delivery_of_a_model_leaves_the_word_to_the_last(monkeypatch):
-    asked = []
+@pytest.mark.parametrize("is_logged", [True, False])
+def test_the_delivery_of_a_model_leaves_the_word_to_the_last(monkeypatch, is_logged):
+    """But for a model that was not logged before: its events may all be there at the end."""
+    asked, messages = [], []
     best = SimpleNamespace(trial_id=0)
     result = SimpleNamespace(best=lambda: best)
     monkeypatch.setattr(delivery.SweepResult, "of", lambda study: result)
     monkeypatch.setattr(delivery, "deliver", lambda *_, **options: asked.append(options))
+    monkeypatch.setattr(delivery, "_finished", lambda: None)
     spool = SimpleNamespace(is_enabled=True, release=lambda: None)
-    study = SimpleNamespace(view=SimpleNamespace(model_uris={0: "models:/m"}))
-    delivery.log_best_model(None, study, spool, None, None)
+    study = SimpleNamespace(view=SimpleNamespace(model_uris={0: "models:/m"} if is_logged else {}))
+    observer = SimpleNamespace(on_message=messages.append)
+    delivery.log_best_model(None, study, spool, None, observer)
     assert asked == [{"is_last": False}]
+    assert messages == ([] if is_logged else [
+        "the best model is not in the tracking store: the same command logs it, once the store "
+        "takes it"
+    ])  # fmt: skip

@@ -11,7 +11,7 @@ from dpsweep.foundation.errors import UnreachableError
 from dpsweep.tracking import open_spool
 from dpsweep.tracking.base import TrackingRefusedError
 from dpsweep.tracking.memory import MemoryTracker
-from dpsweep.tracking.spool import Spool
+from dpsweep.tracking.spool import Spool, _brief
 
 FAST = {"poll_s": 0.01, "first_retry_s": 0.01, "max_retry_s": 0.05}
 
@@ -231,6 +231,16 @@ def test_an_outage_of_the_journal_is_not_called_one_of_the_store(story, journal:
         "the database does not answer; the study and its tracking wait for it",
         "the study's storage is back; all events are delivered",
     ]
+
+
+def test_of_an_outage_the_error_is_told_and_no_advice_on_it():
+    text = (
+        "(raised as a result of Query-invoked autoflush; consider using a session.no_autoflush "
+        "block if this flush is occurring prematurely)\n(sqlite3.OperationalError) no such table"
+    )
+    assert _brief(ConnectionError(text)) == (
+        "ConnectionError: (sqlite3.OperationalError) no such table"
+    )
 
 
 def test_an_outage_is_told_once_and_nothing_is_lost(story, journal: Path) -> None:
