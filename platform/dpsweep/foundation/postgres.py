@@ -6,14 +6,14 @@ import atexit
 import contextlib
 import math
 import os
-import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
-from dpsweep.foundation.errors import LedgerError, ResourceError, StorageError, UnreachableError
+from dpsweep.foundation.errors import LedgerError, ResourceError, StorageError
+from dpsweep.foundation.servers import is_hopeless, refusal, silence
 
 _Result = TypeVar("_Result")
 
@@ -42,19 +42,6 @@ create table if not exists {SCHEMA}.records (
 );
 insert into {SCHEMA}.format select {_VERSION} where not exists (select from {SCHEMA}.format);
 """
-_PREFIX = re.compile(r"^(?:connection (?:to server at .*? )?failed: )+(?:FATAL:\s+)?")
-# What waiting does not mend where a connection is made, in libpq's and the server's words.
-_HOPELESS = (
-    "authentication failed",
-    "no password supplied",
-    "does not exist",
-    "pg_hba.conf",
-    "permission denied",
-    "server does not support ssl",
-    "certificate verify failed",
-    "could not translate host name",
-    "invalid",
-)
 
 
 def _psycopg() -> Any:
@@ -74,31 +61,6 @@ def who() -> str:
     return f"dpsweep process {os.getpid()} on {socket.gethostname()}"[:63]
 
 
-def brief(error: Exception) -> str:
-    """Return the first line of an error of the database's, which never holds the password."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return _PREFIX.sub("", lines[0])[:200] if lines else type(error).__name__
-
-
-_BECAUSE = "nothing may run whose privacy charge cannot be written"
-
-
-def _refusal(server: str, error: Exception) -> StorageError:
-    return StorageError(
-        f"the database {server} refuses: {brief(error)}",
-        because=_BECAUSE,
-        fix="check the address, the user, and PGPASSWORD or ~/.pgpass",
-    )
-
-
-def _silence(server: str, error: Exception) -> UnreachableError:
-    return UnreachableError(
-        f"the database {server} does not answer: {brief(error)}",
-        because=_BECAUSE,
-        fix="start it, and run the same command again; what was charged before is safe",
-    )
-
-
 def _ways_to_prove(psycopg: Any) -> dict[str, str]:
     """Return how this process lets itself be asked who it is: never by the password in clear.
 
@@ -112,12 +74,6 @@ def _ways_to_prove(psycopg: Any) -> dict[str, str]:
 
 #: Version of libpq that knows ``require_auth``.
 _KNOWS_WAYS = 160_000
-
-
-def is_hopeless(error: Exception) -> bool:
-    """Say whether waiting cannot mend what the server or libpq says."""
-    text = str(error).lower()
-    return any(word in text for word in _HOPELESS) and "starting up" not in text
 
 
 class LogName(Protocol):
@@ -188,9 +144,9 @@ class Session:
                     is_short = isinstance(error, psycopg.OperationalError)
                     is_refused = is_connecting and is_hopeless(error)
                     if is_refused or not (is_broken or is_short):
-                        raise _refusal(self.server, error) from error
+                        raise refusal(self.server, error) from error
                     if time.monotonic() >= deadline:
-                        raise _silence(self.server, error) from error
+                        raise silence(self.server, error) from error
                     time.sleep(_POLL_S)
 
     def _connect(self) -> Any:

@@ -1,4 +1,4 @@
-"""Servers that may be away: whether anybody listens at an address, and why not, in a few words."""
+"""Servers that may be away or refuse: whether anybody listens, and what to do, in a few words."""
 
 from __future__ import annotations
 
@@ -6,6 +6,22 @@ import re
 import socket
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
+
+from dpsweep.foundation.errors import StorageError, UnreachableError
+
+_PREFIX = re.compile(r"^(?:connection (?:to server at .*? )?failed: )+(?:FATAL:\s+)?")
+# What waiting does not mend where a connection is made, in libpq's and the server's words.
+_HOPELESS = (
+    "authentication failed",
+    "no password supplied",
+    "does not exist",
+    "pg_hba.conf",
+    "permission denied",
+    "server does not support ssl",
+    "certificate verify failed",
+    "could not translate host name",
+    "invalid",
+)
 
 
 def why_silent(address: str, timeout_s: float) -> str:
@@ -47,3 +63,36 @@ def cause_of(error: BaseException) -> str:
     if caused := re.search(r"Caused by \w+\(['\"](.+?)['\"]\)", text):
         return caused.group(1)[:200]
     return text.strip().splitlines()[0][:200] if text.strip() else type(error).__name__
+
+
+def brief(error: BaseException) -> str:
+    """Return the first line of an error of the database's, which never holds the password."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return _PREFIX.sub("", lines[0])[:200] if lines else type(error).__name__
+
+
+def is_hopeless(error: BaseException) -> bool:
+    """Say whether waiting cannot mend what the server or libpq says."""
+    text = str(error).lower()
+    return any(word in text for word in _HOPELESS) and "starting up" not in text
+
+
+_BECAUSE = "nothing may run whose privacy charge cannot be written"
+
+
+def refusal(server: str, error: BaseException) -> StorageError:
+    """Return what says that a database refuses."""
+    return StorageError(
+        f"the database {server} refuses: {brief(error)}",
+        because=_BECAUSE,
+        fix="check the address, the user, and PGPASSWORD or ~/.pgpass",
+    )
+
+
+def silence(server: str, error: BaseException) -> UnreachableError:
+    """Return what says that a database has not answered in time."""
+    return UnreachableError(
+        f"the database {server} does not answer: {brief(error)}",
+        because=_BECAUSE,
+        fix="start it, and run the same command again; what was charged before is safe",
+    )
