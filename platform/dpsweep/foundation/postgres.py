@@ -348,4 +348,6 @@ def holder_of(path: LogName) -> str | None:
     text = (name or "another program").removeprefix("dpsweep ")
     if address is not None:
         text += f", connected from {address}"
+    if since is None:  # of a session of another role the server says no more
+        return text
     return f"{text}, since {since:%Y-%m-%d %H:%M} {since.tzname() or ''}".rstrip()
