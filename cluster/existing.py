@@ -24,7 +24,7 @@ from dpsweep.foundation.bucket_path import BucketPath, probe
 from dpsweep.foundation.database_path import DatabasePath, LogPath
 from dpsweep.foundation.errors import ResourceError, SweepError
 from dpsweep.foundation.locks import FileLock
-from dpsweep.foundation.postgres import holder_of, refuse_unreachable
+from dpsweep.foundation.postgres import holder_of, refuse_unwritable
 from dpsweep.foundation.words import counted
 
 CONNECT_S = 10.0
@@ -239,7 +239,7 @@ def refuse_unread(folder: BucketPath, found: Mapping[str, str]) -> None:
 def database_problem(lock: DatabasePath) -> str:
     """Return why this node cannot charge trials to the study's database; empty if it can."""
     try:
-        refuse_unreachable(lock.server)
+        refuse_unwritable(lock.server)
         return "" if holder_of(lock) else "does not see that the driver holds the study's lock"
     except SweepError as error:
         return error.message

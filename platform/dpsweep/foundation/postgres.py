@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Protocol, TypeVar
 
 from dpsweep.foundation.errors import LedgerError, ResourceError, StorageError
-from dpsweep.foundation.servers import is_hopeless, refusal, silence
+from dpsweep.foundation.servers import is_hopeless, refusal, rights_refusal, silence
 
 _Result = TypeVar("_Result")
 
@@ -262,6 +262,46 @@ def refuse_unreachable(server: str) -> None:
         StorageError: It is.
     """
     reader(server).run(lambda connection: connection.execute("select 1"))
+
+
+# What a study does with our tables, and needs of them; of Optuna's it needs all.
+_READS = {"format": "select", "alembic_version": "select", "version_info": "select"}
+_NEEDS = {**_READS, "logs": "select insert update", "records": "select insert", "logs_id_seq": ""}
+_LACKING = f"""
+select relname, need from pg_class, unnest(array['select', 'insert', 'update', 'delete']) as need
+where relnamespace = '{SCHEMA}'::regnamespace and relkind = 'r'
+and not has_table_privilege(pg_class.oid, need)
+union all select relname, 'usage' from pg_class where relnamespace = '{SCHEMA}'::regnamespace
+and case when relkind = 'S' then not has_sequence_privilege(oid, 'usage') end
+order by 1, 2
+"""
+_MAY_MAKE = f"""
+select to_regclass('{SCHEMA}.trials') is not null
+or has_schema_privilege('{SCHEMA}', 'create'), current_user
+"""
+
+
+def refuse_unwritable(server: str, *, has_optuna: bool = False) -> None:
+    """Refuse a database that does not answer in seconds, or in which we may not write.
+
+    Args:
+        server: Address of the database.
+        has_optuna: Optuna's study is to be there, too.
+    Raises:
+        StorageError: It is.
+    """
+    rows = reader(server).run(lambda connection: connection.execute(_LACKING).fetchall())
+    may_make, role = reader(server).run(lambda connection: connection.execute(_MAY_MAKE).fetchone())
+    of_optuna = "select insert update delete usage" if has_optuna else ""
+    lacking = [
+        f"{need} on {SCHEMA}.{name}"
+        for name, need in rows
+        if need in _NEEDS.get(name, of_optuna).split()
+    ]
+    if has_optuna and not may_make:
+        lacking.append(f"create on schema {SCHEMA}, for Optuna's tables")
+    if lacking:
+        raise rights_refusal(server, role, lacking)
 
 
 def answers(server: str) -> bool:

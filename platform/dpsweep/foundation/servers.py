@@ -78,6 +78,50 @@ def is_hopeless(error: BaseException) -> bool:
 
 
 _BECAUSE = "nothing may run whose privacy charge cannot be written"
+# SQLSTATE of a right that lacks, and of connections that are all taken. Where a connection is made
+# libpq passes on the words alone; the last are PgBouncer's.
+_LACKS_RIGHT, _IS_FULL = "42501", "53300"
+_FULL = (
+    "too many connections",
+    "too many clients",
+    "remaining connection slots",
+    "no more connections allowed",
+)
+#: How a database that is full takes one more.
+MORE_CONNECTIONS = (
+    "raise the connection limit of its role, or max_connections, or set a smaller "
+    "search.max_concurrent (docs/cluster.md says how many a study needs)"
+)
+#: How a role gets the rights that a study needs.
+_GRANTS = (
+    "its owner must grant you: usage on schema dpsweep; select, insert, update, delete on its "
+    "tables; usage on its sequences (docs/cluster.md has the lines)"
+)
+
+
+def innermost(error: BaseException) -> BaseException:
+    """Return what the database said, of an error that stands for it."""
+    while (inner := getattr(error, "orig", None) or error.__cause__) is not None:
+        error = inner
+    return error
+
+
+def is_full(error: BaseException) -> bool:
+    """Say whether the server, or its limit for a role, has no connection left."""
+    text = str(error).lower()
+    return getattr(error, "sqlstate", None) == _IS_FULL or any(word in text for word in _FULL)
+
+
+def missing_right(error: BaseException) -> str:
+    """Return who must grant what, where a right lacks; empty if none does."""
+    is_connected = getattr(error, "sqlstate", None) == _LACKS_RIGHT
+    if not is_connected and "permission denied" not in str(error):
+        return ""
+    if "for database" in brief(error):
+        right = "create" if is_connected else "connect"
+        more = ", or make the schema with a first study" if is_connected else ""
+        return f"its owner must grant you {right} on the database{more}"
+    return _GRANTS
 
 
 def refusal(server: str, error: BaseException) -> StorageError:
@@ -85,14 +129,28 @@ def refusal(server: str, error: BaseException) -> StorageError:
     return StorageError(
         f"the database {server} refuses: {brief(error)}",
         because=_BECAUSE,
-        fix="check the address, the user, and PGPASSWORD or ~/.pgpass",
+        fix=missing_right(error) or "check the address, the user, and PGPASSWORD or ~/.pgpass",
+    )
+
+
+def rights_refusal(server: str, role: str, lacking: list[str]) -> StorageError:
+    """Return what says which rights a role lacks in a database that answers it."""
+    more = f", and {len(lacking) - 4} more" if len(lacking) > 4 else ""
+    return StorageError(
+        f"the database {server} does not let {role} write: it lacks {', '.join(lacking[:4])}{more}",
+        because=_BECAUSE,
+        fix="its owner must grant you that (docs/cluster.md has the lines for all of it)",
     )
 
 
 def silence(server: str, error: BaseException) -> UnreachableError:
-    """Return what says that a database has not answered in time."""
+    """Return what says that a database has not answered in time, or had no connection free."""
+    if is_full(error):
+        problem, fix = f"the database {server} has no free connection", MORE_CONNECTIONS
+    else:
+        problem, fix = f"the database {server} does not answer", "start it"
     return UnreachableError(
-        f"the database {server} does not answer: {brief(error)}",
+        f"{problem}: {brief(error)}",
         because=_BECAUSE,
-        fix="start it, and run the same command again; what was charged before is safe",
+        fix=f"{fix}; then run the same command again; what was charged before is safe",
     )

@@ -23,7 +23,7 @@ from dpsweep.foundation.errors import (
 )
 from dpsweep.foundation.file_paths import is_writable
 from dpsweep.foundation.logs import begins_as_log, read_log
-from dpsweep.foundation.postgres import refuse_unreachable as refuse_unreachable_database
+from dpsweep.foundation.postgres import refuse_unwritable
 from dpsweep.ledgers.dataset import OPEN_TO_GROUP, DatasetLedger
 from dpsweep.spec.study import SweepSpec
 from dpsweep.spec.tracking import database_of, masked
@@ -100,7 +100,7 @@ def make_places(spec: SweepSpec) -> None:
     """
     for key, server in _databases(spec):
         try:
-            refuse_unreachable_database(server)
+            refuse_unwritable(server, has_optuna=key == "storage.database")
         except SweepError as error:
             because = f"; {error.because}" if error.because else ""
             mistake = Mistake(key, error.message + because, error.fix or "")

@@ -22,8 +22,16 @@ from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 
 from dpsweep.foundation.database_path import DatabasePath, LogPath
 from dpsweep.foundation.durable import damage_of_sqlite
+from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import set_aside
 from dpsweep.foundation.postgres import PATIENCE_S, SCHEMA, making_tables
+from dpsweep.foundation.servers import (
+    MORE_CONNECTIONS,
+    brief,
+    innermost,
+    is_full,
+    missing_right,
+)
 
 _Result = TypeVar("_Result")
 
@@ -268,6 +276,28 @@ class OptunaDatabase(OptunaPlace):
 def place_of(path: LogPath) -> OptunaPlace:
     """Return the place of a study whose ``StudyFiles.optuna`` is ``path``."""
     return OptunaDatabase(path) if isinstance(path, DatabasePath) else OptunaFile(path)
+
+
+def unusable(place: OptunaPlace | None, error: Exception) -> SweepError:
+    """Return what says that a storage has raised one of ``STORAGE_ERRORS``.
+
+    Nothing depends on what is stored there, so nothing is lost.
+    """
+    if not isinstance(place, OptunaDatabase):
+        return SweepError(
+            f"{place} cannot be used: {brief(error)}",
+            because="another program holds it, the disk is full, or it was damaged just now",
+            fix="run the same command again: what is damaged is written anew from the journal",
+        )
+    cause, because = innermost(error), "the database does not answer, or refuses"
+    fix = missing_right(cause) or "see that it answers"
+    if is_full(cause):
+        because, fix = "the database has no free connection", MORE_CONNECTIONS
+    return SweepError(
+        f"{place} cannot be used: {brief(cause)}",
+        because=because,
+        fix=f"{fix}; then run the same command again: the study is written from the journal",
+    )
 
 
 def difference(study: optuna.Study, known: Mapping[int, optuna.trial.FrozenTrial]) -> str:

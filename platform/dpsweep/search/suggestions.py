@@ -21,7 +21,6 @@ from optuna.trial import FixedTrial
 from optuna.trial import TrialState as OptunaState
 
 from dpsweep.foundation.database_path import LogPath
-from dpsweep.foundation.errors import SweepError
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.search.built_in import make_sampler
 from dpsweep.search.known import KnownTrial, Outcome, first_points
@@ -32,6 +31,7 @@ from dpsweep.search.optuna_file import (
     OptunaPlace,
     difference,
     place_of,
+    unusable,
 )
 from dpsweep.search.write_through import WriteThroughStorage
 from dpsweep.search_spaces.base import SearchSpace
@@ -98,11 +98,7 @@ class Suggestions:
         try:
             yield
         except STORAGE_ERRORS as error:
-            raise SweepError(
-                f"{self._place} cannot be used: {_brief(error)}",
-                because="another program holds it, the disk is full, or it was damaged just now",
-                fix="run the same command again: what is damaged is written anew from the journal",
-            ) from error
+            raise unusable(self._place, error) from error
 
     def _open(self, known: Mapping[int, optuna.trial.FrozenTrial]) -> optuna.Study:
         """Open the study; write it anew where it is not what the journal says."""

@@ -6,6 +6,7 @@ import uuid
 from pathlib import Path
 
 import optuna
+import psycopg
 import pytest
 from launches import Listening
 from studies_here import run_here
@@ -29,7 +30,7 @@ from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.study import Study
 from tests.helpers.logs import content, put
-from tests.helpers.postgres import sessions_of_its_own
+from tests.helpers.postgres import PASSWORD, sessions_of_its_own
 
 
 @pytest.fixture
@@ -229,6 +230,21 @@ def test_databases_are_asked_before_anything_is_spent(tmp_path, monkeypatch, add
         with pytest.raises(SpecError, match=f"{key}.*does not answer: Connection refused"):
             make_places(SweepSpec(**raw))
     assert not (tmp_path / "digits").exists()
+
+
+def test_a_role_that_only_reads_is_refused_before_data_are_read(tmp_path, raw, monkeypatch):
+    role = f"r{uuid.uuid4().hex[:12]}"
+    with psycopg.connect(raw["storage"]["database"], autocommit=True) as owner:
+        owner.execute(f"create role {role} login password '{PASSWORD}'")
+        owner.execute(f"grant usage on schema dpsweep to {role}")
+        owner.execute(f"grant select on all tables in schema dpsweep to {role}")
+    address = raw["storage"]["database"].replace("ada@", f"{role}@")
+    raw = spec_of(tmp_path, address, "another")
+    with pytest.raises(SpecError, match=r"storage\.database.* does not let r.* write"):
+        make_places(SweepSpec(**raw))
+    with pytest.raises(SpecError, match=r"does not let r.* write") as caught:
+        run_here(monkeypatch.setattr, raw)
+    assert caught.value.exit_code == 2
 
 
 def test_a_lost_claim_is_lost_in_every_place(tmp_path, monkeypatch, address):
