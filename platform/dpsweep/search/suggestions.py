@@ -131,17 +131,18 @@ class Suggestions:
 
         Optuna takes no other distribution of a parameter in a study from then on.
         """
-        config = {p.key: p.low if p.is_range else p.choices[0] for p in self._space.parameters}
+        parameters = [p for p in self._space.parameters if p.kind != "fixed"]
+        ours = FixedTrial({p.key: p.low if p.is_range else p.choices[0] for p in parameters})
+        for parameter in parameters:
+            suggest_value(parameter, ours)
         for trial in study.get_trials(deepcopy=False):
-            for parameter in self._space.parameters:
-                theirs, fixed = trial.distributions.get(parameter.key), FixedTrial(config)
-                if theirs is None:
-                    continue
-                suggest_value(parameter, fixed)
+            for name in trial.distributions.keys() & ours.distributions.keys():
                 try:
-                    check_distribution_compatibility(theirs, fixed.distributions[parameter.key])
+                    check_distribution_compatibility(
+                        trial.distributions[name], ours.distributions[name]
+                    )
                 except ValueError:
-                    return f"has {parameter.name} of another space, in trial {trial.number}"
+                    return f"has {name} of another space, in trial {trial.number}"
         return ""
 
     def _create(self) -> optuna.Study:
