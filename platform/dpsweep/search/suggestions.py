@@ -21,6 +21,7 @@ from optuna.trial import FixedTrial
 from optuna.trial import TrialState as OptunaState
 
 from dpsweep.foundation.database_path import LogPath
+from dpsweep.foundation.servers import brief
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.search.built_in import make_sampler
 from dpsweep.search.known import KnownTrial, Outcome, first_points
@@ -118,7 +119,7 @@ class Suggestions:
             except (*STORAGE_ERRORS, *_OF_DAMAGE) as error:
                 if "locked" in str(error):
                     raise
-                problem = f"is damaged: {_brief(error)}"
+                problem = f"is damaged: {brief(error)}"
         is_gone = not place.exists()
         place.make_way()
         if known:
@@ -360,12 +361,6 @@ class Suggestions:
                 self._study.tell(number, state=OptunaState.FAIL, skip_if_finished=True)
             else:
                 self._study.tell(number, list(values), skip_if_finished=True)
-
-
-def _brief(error: object) -> str:
-    """Return the last line of a text that is not of SQLAlchemy's pointers to its manual."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[0][:200] if lines else type(error).__name__
 
 
 def _reopened(study: optuna.Study, frozen: optuna.trial.FrozenTrial) -> optuna.trial.Trial:
