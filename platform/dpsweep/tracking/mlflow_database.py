@@ -19,8 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from dpsweep.foundation.kept import kept
-from dpsweep.foundation.postgres import brief
-from dpsweep.foundation.servers import cause_of
+from dpsweep.foundation.servers import brief, cause_of
 from dpsweep.spec.tracking import database_of, is_sql_server, masked
 from dpsweep.tracking.base import StoreRefusedError
 
