@@ -426,6 +426,8 @@ def test_tables_without_a_row_are_not_explained(tmp_path):
     journal = tmp_path / "studies" / "digits" / "journal.jsonl"
     journal.write_text(journal.read_text().splitlines(keepends=True)[0])
     shutil.rmtree(journal.parent / "ledger")
+    assert cli_here("status", *root).returncode == 1  # its trials are there
+    shutil.rmtree(journal.parent / "trials")
     status = cli_here("status", *root)
     assert (status.returncode, status.stdout) == (0, "")
     assert "no trials yet" in status.stderr
