@@ -14,6 +14,7 @@ from written_studies import COMPOSED as BUDGET
 from written_studies import write_study
 
 from dpsweep.cli.best_spec import cost_text, spec_of_trial, spec_text
+from dpsweep.ledgers.study import StudyLedger
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import preflight
@@ -25,6 +26,7 @@ from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.episodes import EPISODE
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.spec.study import SweepSpec
+from dpsweep.study.launched import enforced_terms
 from dpsweep.study.study import Study
 from dpsweep.study.trial import TrialState, TrialTask
 from dpsweep.trainables import TRAINABLES
@@ -233,6 +235,7 @@ def test_the_best_of_every_mode_is_planned_as_it_was(name, tmp_path):
         tasks.append(checked.admit(len(tasks), point))
     for task in tasks:
         study.write_task(task)
+    StudyLedger(study.files.ledger, terms=enforced_terms(checked.spec)).close()
     study.close()
     result = load_sweep(checked.spec.name, root=tmp_path / "studies")
     for task in tasks:
@@ -303,6 +306,7 @@ def test_a_start_run_that_is_the_best_is_run_alone(tmp_path):
     checked = preflight(SweepSpec(**changed(make_spec(tmp_path), ACTIVE)))
     study = Study(checked.spec)
     study.write_task(checked.start_tasks[0])
+    StudyLedger(study.files.ledger, terms=enforced_terms(checked.spec)).close()
     study.close()
     result = load_sweep(checked.spec.name, root=tmp_path / "studies")
     spec = spec_of_trial(result, 0)
