@@ -186,8 +186,9 @@ def analytic_gaussian_epsilon(mu: float, delta: float) -> float:
         return top + math.log(max(-math.expm1(min(bottom - top, 0.0)), 1e-300))
 
     is_lost = mu < _SMALLEST_MU or (delta < _SMALLEST_DELTA and mu < 1e-3)
-    at_zero = math.erf(mu / math.sqrt(8)) if is_lost else math.exp(log_delta_of(0.0))
-    if mu == 0 or at_zero <= delta:
+    if mu == 0 or (
+        math.erf(mu / math.sqrt(8)) <= delta if is_lost else log_delta_of(0.0) <= log_delta
+    ):
         return 0.0
     # At this epsilon the first term alone is below delta.
     low, high = 0.0, mu * mu / 2 + mu * math.sqrt(-2 * log_delta) + 1e-12
