@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
-import sys
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.process.starting import start_module
 from dpsweep.results.page import drawing
 from dpsweep.results.pictures.confusion import keep_confusion
 from dpsweep.results.study import OpenStudy, SweepResult
@@ -55,26 +54,16 @@ class Drawing:
 
     def __init__(self, study: OpenStudy, *, is_wanted: bool) -> None:
         self._study, self._is_wanted = study, is_wanted
-        self._process: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[bytes] | None = None
         self._has_begun, self._failure = False, ""
 
     def load(self) -> None:
         """Let what draws be loaded; that it cannot be started is said by ``finish``."""
         if self._process is not None or self._failure or not self._is_wanted:
             return
-        command = [sys.executable, "-m", drawing.__package__, str(self._study.files.path)]
-        # The copy of this package that runs here, and nothing that lies about in this folder.
-        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
-        pipe = subprocess.PIPE
+        folder = str(self._study.files.path)
         try:
-            self._process = subprocess.Popen(
-                command,
-                env={**_environment(), **path},
-                stdin=pipe,
-                stdout=pipe,
-                text=True,
-                start_new_session=True,  # Ctrl-C is this process's to answer
-            )
+            self._process = start_module(drawing.__package__, folder)
         except OSError as error:  # too many processes, or no memory; trials may run yet
             self._failure = f"no process can be started for them ({error})"
 
@@ -96,7 +85,8 @@ class Drawing:
             words, _ = self._process.communicate()
             if self._process.returncode:
                 self._failure = (
-                    words.strip() or f"its process ended with {self._process.returncode}"
+                    words.decode(errors="replace").strip()
+                    or f"its process ended with {self._process.returncode}"
                 )
         if self._failure:
             observer.on_message(f"the study's pictures are not drawn: {self._failure}")
@@ -104,7 +94,7 @@ class Drawing:
     def _ask(self, what: str) -> None:
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):  # it has failed, and says why
-                self._process.stdin.write(f"{what}\n")
+                self._process.stdin.write(f"{what}\n".encode())
                 self._process.stdin.flush()
 
     def close(self) -> None:
@@ -126,12 +116,6 @@ def draw_study(study: OpenStudy, observer: Observer | None = None) -> list[str]:
             why = str(error) if isinstance(error, SweepError) else repr(error)
             observer.on_message(f"the study's pictures are not drawn: {why}")
     return drawn(study)
-
-
-def _environment() -> dict[str, str]:
-    """Return this process's environment, which a thread that leaves Ray may change meanwhile."""
-    now = ((name, os.environ.get(name)) for name in list(os.environ))
-    return {name: value for name, value in now if value is not None}
 
 
 def drawn(study: OpenStudy) -> list[str]:
