@@ -176,6 +176,9 @@ class ClusterTarget(ABC):
         # A trial that fails reports why, and has no score.
         os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")
         os.environ.setdefault("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S", "0")
+        # Tune would write what it knows of all trials every 10 s, the longer the more trials there
+        # are. A study goes on by its own journal, so once, as Tune begins, and at its end will do.
+        os.environ.setdefault("TUNE_GLOBAL_CHECKPOINT_S", "inf")
         # Ray runs workers at nice 15: on a shared machine trials would starve.
         os.environ.setdefault("RAY_worker_niceness", "0")
 
