@@ -178,7 +178,13 @@ def run_checked(
             return SweepResult(study.files)
         study.write(entries.study_started(study))
         write_charges(study)
-        spool = open_spool(study.files, spec.tracking, observer.on_message, is_held=bool(selection))
+        spool = open_spool(
+            study.files,
+            spec.tracking,
+            observer.on_message,
+            is_held=bool(selection),
+            num_trials=checked.total_trials,
+        )
         stack.enter_context(spool)
         drawing = Drawing(study, is_wanted=spool.is_enabled and spec.tracking.pictures)
         stack.callback(drawing.close)

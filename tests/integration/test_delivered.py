@@ -10,6 +10,7 @@ import sys
 import pytest
 from whole_studies import cli_here, make_spec, mlflow_rows, parent_note
 
+from dpsweep import tracking
 from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.privacy.accountants import epsilon_of
@@ -17,6 +18,7 @@ from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.results.study import load_sweep
 from dpsweep.results.study_card import card
 from dpsweep.spec.study import SweepSpec
+from dpsweep.tracking.mlflow import MLflowTracker
 from dpsweep.trainables.data.loading import load_dataset
 from dpsweep.trainables.execution.execution import records_for
 
@@ -65,7 +67,11 @@ def over(tmp_path_factory, ray_cluster):
     }  # fmt: skip
     raw["report"] = {"points": 6}
     raw["tracking"]["pictures"] = True
-    return root, run_sweep(SweepSpec(**raw))
+    with pytest.MonkeyPatch.context() as patch:
+        # As a study of many trials is delivered: by a process of its own, by nothing else.
+        patch.setattr(tracking, "APART_FROM", 3)
+        patch.setattr(MLflowTracker, "__init__", lambda *args: pytest.fail("not in this process"))
+        return root, run_sweep(SweepSpec(**raw))
 
 
 def of_run(root, run_id):

@@ -9,12 +9,14 @@ from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.registry import Registry
 from dpsweep.spec.tracking import TRACKER_GROUP, masked
+from dpsweep.tracking.apart.remote import RemoteTracker
 from dpsweep.tracking.base import Tracker, TrackingRefusedError
 from dpsweep.tracking.schema import UnloggableError, check_loggable
 from dpsweep.tracking.spool import Spool
 from dpsweep.tracking.state import read_run_ids
 
 __all__ = [
+    "APART_FROM",
     "TRACKERS",
     "Spool",
     "Tracker",
@@ -32,7 +34,8 @@ __all__ = [
 #: (memory, for tests, takes nothing). ``state_path`` is a file of its own to remember in, if it
 #: must. The class may have ``refuse_uri(uri)`` and ``refuse_unreachable(uri, experiment)``: they
 #: raise a BadInputError before anything starts, the second one for a new study only. With
-#: ``takes_graphs = True`` its ``log_model`` may get a ``ModelGraph`` in the place of a module.
+#: ``takes_graphs = True`` its ``log_model`` may get a ``ModelGraph`` in the place of a module; with
+#: ``runs_apart = True``, too, a study of many trials makes and uses it in a process of its own.
 TRACKERS = Registry(
     "tracker",
     {
@@ -41,6 +44,8 @@ TRACKERS = Registry(
     },
     group=TRACKER_GROUP,
 )
+#: Trials of a study from which on a process for its tracker is worth the second that it loads.
+APART_FROM = 32
 
 
 class StudyPaths(Protocol):
@@ -112,16 +117,19 @@ def open_spool(
     on_message: Callable[[str], None] | None = None,
     *,
     is_held: bool = False,
+    num_trials: int = 0,
 ) -> Spool:
     """Start carrying a study's journal to its tracking store.
 
-    Returns at once: the tracker is imported in the spool's thread. Use it as a context manager.
+    Returns at once: the tracker is made by the spool's thread. Use it as a context manager.
 
     Args:
         files: The study's.
         choice: The ``tracking`` part of its spec.
         on_message: Hears what its user should know.
         is_held: Whether the store hears of nothing until ``Spool.release``.
+        num_trials: Trials whose events there may be yet. From ``APART_FROM`` on a tracker that can
+            is run by a process of its own, which fewer do not make up for.
     """
     uri = choice.uri
     if uri is None:
@@ -132,8 +140,11 @@ def open_spool(
         state_path = state_path.with_name(f"{state_path.stem}-{kind}{state_path.suffix}")
 
     def factory() -> Tracker:
-        tracker: Tracker = TRACKERS[kind](uri, choice.experiment or files.name, state_path)
-        return tracker
+        make: Callable[..., Tracker] = TRACKERS[kind]
+        experiment = choice.experiment or files.name
+        if num_trials >= APART_FROM and getattr(make, "runs_apart", False):
+            return RemoteTracker(kind, uri, experiment, state_path)
+        return make(uri, experiment, state_path)
 
     return Spool(
         files.journal,

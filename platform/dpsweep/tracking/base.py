@@ -34,6 +34,10 @@ class ExperimentDeletedError(BadInputError):
     """The experiment is deleted in the tracking store; it can be restored there."""
 
 
+class TrackerEndedError(SweepError):
+    """The tracker's own process has ended; another one can be started."""
+
+
 class Tracker(Protocol):
     """Keeps one run per study and one per started trial, from journal events alone.
 

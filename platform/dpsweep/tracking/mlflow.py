@@ -78,6 +78,8 @@ class MLflowTracker:
 
     #: ``log_model`` takes a ``ModelGraph``, too.
     takes_graphs = True
+    #: MLflow's own code takes half a core where trials are short.
+    runs_apart = True
 
     def __init__(self, uri: str, experiment: str, state_path: FilePath) -> None:
         if uri.startswith("file:") or ":/" not in uri:

@@ -23,6 +23,7 @@ from dpsweep.tracking.base import (
     StoreDamagedError,
     StoreRefusedError,
     Tracker,
+    TrackerEndedError,
     TrackingRefusedError,
 )
 from dpsweep.tracking.model_label import ModelLabel
@@ -313,8 +314,9 @@ class Spool:
         with self._changed:
             self._why = masked(error.message if isinstance(error, SweepError) else _brief(error))
             self._pause_s = min(max(2 * self._pause_s, self._first_s), self._max_s)
-            if isinstance(error, ExperimentDeletedError) and self._tracker is not None:
-                self._tracker.close()  # once it is restored all is asked anew
+            is_over = isinstance(error, (ExperimentDeletedError, TrackerEndedError))
+            if is_over and self._tracker is not None:
+                self._tracker.close()  # all is asked anew by another one
                 self._tracker, self._offset = None, 0
             calls, self._calls = self._calls, []
         for _, future in calls:  # nobody waits for a store that is away
@@ -328,6 +330,8 @@ class Spool:
             return f"{error.message}; the study goes on without it{fix}"
         if isinstance(error, UnreachableError):
             return f"{error.message}; the study and its tracking wait for it"
+        if isinstance(error, TrackerEndedError):
+            return f"{error.message}; another one is started, and its events are delivered again"
         store = f"tracking store {self._address}".rstrip()
         return (
             f"{store} cannot be reached ({_brief(error)}); the study goes on, and its events "
@@ -343,7 +347,8 @@ class Spool:
 
 def _brief(error: Exception) -> str:
     lines = [line for line in str(error).strip().splitlines() if _ADVICE not in line]
-    return f"{type(error).__name__}: {lines[0][:200]}" if lines else type(error).__name__
+    kind = getattr(error, "kind", type(error).__name__)  # of another process's, its name there
+    return f"{kind}: {lines[0][:200]}" if lines else kind
 
 
 def _parse(lines: Sequence[bytes]) -> tuple[list[Event], list[str]]:

@@ -10,6 +10,7 @@ from typing import ClassVar
 import pytest
 
 from dpsweep.testing.trackers import TrackerConformance
+from dpsweep.tracking.apart.remote import RemoteTracker
 from dpsweep.tracking.base import Tracker
 from dpsweep.tracking.memory import MemoryTracker
 from dpsweep.tracking.mlflow import MLflowTracker
@@ -28,6 +29,14 @@ class TestMLflow(TrackerConformance):
 
     def make(self, folder: Path) -> Tracker:
         return MLflowTracker(f"sqlite:///{folder}/mlflow.db", "suite", folder / "state.json")
+
+
+class TestApart(TestMLflow):
+    """The same in a process of its own."""
+
+    def make(self, folder: Path) -> Tracker:
+        place = (f"sqlite:///{folder}/mlflow.db", "suite", folder / "state.json")
+        return RemoteTracker("mlflow", *place)
 
 
 class Forgetful(MemoryTracker):
