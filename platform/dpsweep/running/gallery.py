@@ -11,7 +11,7 @@ from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.process.starting import start_module
 from dpsweep.results.page import drawing
 from dpsweep.results.pictures.confusion import keep_confusion
-from dpsweep.results.study import OpenStudy, SweepResult
+from dpsweep.results.study import OpenStudy
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.study import Observer
 from dpsweep.trainables.execution.finished.predictions import Shown
@@ -110,7 +110,7 @@ def draw_study(study: OpenStudy, observer: Observer | None = None) -> list[str]:
     A picture that cannot be drawn is no reason to fail: it is said.
     """
     try:
-        drawing.draw(SweepResult.of(study))
+        drawing.draw(drawing.ResultAtRest.of(study))
     except Exception as error:
         if observer is not None:
             why = str(error) if isinstance(error, SweepError) else repr(error)

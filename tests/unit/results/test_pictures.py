@@ -19,13 +19,16 @@ from whole_studies import cli_here
 
 from dpsweep import load_sweep
 from dpsweep.results.page import html
+from dpsweep.results.page.drawing import ResultAtRest, draw
 from dpsweep.results.page.html import PAGE_BEGINS, page_of
 from dpsweep.results.page.story import story_of
 from dpsweep.results.pictures.confusion import keep_confusion
 from dpsweep.results.pictures.coordinates import parallel_coordinates
 from dpsweep.results.pictures.files import write_pictures
+from dpsweep.results.pictures.importance import importance
 from dpsweep.results.pictures.table import pictures_of
 from dpsweep.results.pictures.utility import _row
+from dpsweep.results.study import SweepResult
 from dpsweep.results.tables.searched import searched_values
 from dpsweep.search.importance import importances
 
@@ -236,6 +239,43 @@ def test_importance_finds_what_decides_and_leaves_out_what_some_trials_lack():
     assert sum(shares.values()) == pytest.approx(1)
     assert left_out == ["noise.end_ratio"]
     assert importances(space, trials, seed=0)[0] == shares
+
+
+def test_of_many_trials_the_forest_is_grown_from_some_and_its_caption_says_so(study, monkeypatch):
+    """Of 1,000 trials it took half a minute, after the last one."""
+    result, asked = study("composed"), []
+    first = result.results[0]
+    trials = [dataclasses.replace(first, trial_id=n, value=n / 1000) for n in range(1000)]
+    monkeypatch.setattr(type(result), "results", trials)
+
+    def shares(space, points, *, seed):
+        asked.append([value for _, value in points])
+        return {"optim.lr": 1.0}, []
+
+    monkeypatch.setattr("dpsweep.search.importance.importances", shares)
+    drawn = importance(result)
+    assert "over 250 of 1000 trials, evenly spaced by number, pruned ones" in drawn.caption
+    (values,) = asked
+    assert values == [n / 1000 for n in range(0, 1000, 4)]
+    monkeypatch.setattr(type(result), "results", trials[:250])
+    assert "fANOVA over 250 trials, pruned ones" in importance(result).caption
+    assert len(asked[1]) == 250
+
+
+def test_what_is_drawn_reads_each_trial_once(study, monkeypatch):
+    """Ten times, each with its ledger and its claim, took ten seconds of 1,000 trials."""
+    result, expected, read = ResultAtRest(study("composed").files), study("composed"), []
+    of_trial = SweepResult._result
+
+    def counted(self, view):
+        read.append(view.trial)
+        return of_trial(self, view)
+
+    monkeypatch.setattr(SweepResult, "_result", counted)
+    draw(result)
+    assert len(read) > 1
+    assert sorted(read) == sorted(result.view.trials)
+    assert result.results == expected.results
 
 
 def test_the_page_says_what_was_asked_what_it_cost_and_what_won(study):

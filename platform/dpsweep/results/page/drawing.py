@@ -10,6 +10,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import SweepError
@@ -24,8 +25,23 @@ from dpsweep.results.pictures.fonts import is_covered, leave_out_system_fonts
 from dpsweep.results.pictures.importance import LEAST
 from dpsweep.results.pictures.table import pictures_of
 from dpsweep.results.study import SweepResult
+from dpsweep.results.trial import TrialResult
 from dpsweep.search import importance
 from dpsweep.study.files import StudyFiles
+from dpsweep.study.journal import TrialView
+
+
+class ResultAtRest(SweepResult):
+    """A study whose trials have ended: what it has of each is read once, however often asked."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._read: dict[int, TrialResult] = {}
+
+    def _result(self, view: TrialView) -> TrialResult:
+        if view.trial not in self._read:
+            self._read[view.trial] = super()._result(view)
+        return self._read[view.trial]
 
 
 def draw(result: SweepResult) -> None:
@@ -66,14 +82,14 @@ def main() -> None:
         # Without a buffer: what is not read yet is left to a process in this one's place.
         with open(sys.stdin.fileno(), "rb", buffering=0, closefd=False) as lines:
             if has_system_fonts or lines.readline():
-                pictures = pictures_of(SweepResult(files))
+                pictures = pictures_of(ResultAtRest(files))
                 if not has_system_fonts and not all(is_covered(p.words()) for p in pictures):
                     command = [sys.executable, "-m", __package__, sys.argv[1], _WITH_SYSTEM_FONTS]
                     with contextlib.suppress(OSError):  # no memory: a letter is a box then
                         os.execve(sys.executable, command, environment)
                 write_pictures(pictures, files.pictures)
             if end := lines.readline():
-                result = SweepResult(files)
+                result = ResultAtRest(files)
                 # The study's end is written once it has its page.
                 result.view.state, _, result.view.end_reason = (
                     end.decode(sys.stdin.encoding).strip().partition(" ")

@@ -8,6 +8,9 @@ from dpsweep.results.study import SweepResult
 #: Scored trials that a forest needs. Where one hyperparameter of four explains most of the score,
 #: another one leads in more than half of all studies of 8 trials, and in a quarter of those of 16.
 LEAST = 16
+#: Trials that a forest is grown from, at most: its time grows with their number, to tens of seconds
+#: of 1,000.
+MOST = 250
 
 
 def importance(result: SweepResult) -> Picture | None:
@@ -25,6 +28,12 @@ def importance(result: SweepResult) -> Picture | None:
     ]
     if len(trials) < LEAST:
         return None
+    num_scored = len(trials)
+    if num_scored > MOST:
+        trials = [trials[place * num_scored // MOST] for place in range(MOST)]
+        of = f"{MOST} of {num_scored} trials, evenly spaced by number"
+    else:
+        of = f"{num_scored} trials"
     shares, left_out = importances(result.spec.space, trials, seed=result.spec.seed)
     if not shares:
         return None
@@ -43,7 +52,7 @@ def importance(result: SweepResult) -> Picture | None:
         "importance",
         "Importance of hyperparameters",
         f"Share of the variance of {result.spec.search.metric} that each hyperparameter explains, "
-        f"by Optuna's fANOVA over {len(trials)} trials, pruned ones with the score that they had: "
+        f"by Optuna's fANOVA over {of}, pruned ones with the score that they had: "
         f"a hint, not a test.{without}",
         rows,
         chart,
