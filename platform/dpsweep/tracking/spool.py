@@ -10,7 +10,6 @@ import json
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from types import TracebackType
 from typing import Any
 
 from dpsweep.foundation.database_path import LogPath
@@ -32,6 +31,20 @@ from dpsweep.tracking.updates import Event
 
 _BATCH = 500
 _ADVICE = "(raised as a result of Query-invoked autoflush"  # of SQLAlchemy, before the error
+
+
+class _Call:
+    """Something that somebody waits for; called once more where the tracker's process has died."""
+
+    def __init__(self, function: Callable[[Tracker], Any]) -> None:
+        self.function, self.future = function, Future[Any]()
+        self.num_ends, self.is_given_up = 0, False
+
+    def begin(self) -> bool:
+        """Say whether somebody waits for it still."""
+        if self.future.running():
+            return not self.is_given_up
+        return self.future.set_running_or_notify_cancel()
 
 
 class Spool:
@@ -79,7 +92,8 @@ class Spool:
         self._pause_s = 0.0  # pause before the next try; above zero during an outage
         self._why = ""  # the last failure, in few words
         self._out = ""  # of which an outage was told, and its end was not
-        self._calls: list[tuple[Callable[[Tracker], Any], Future[Any]]] = []
+        self._calls: list[_Call] = []
+        self._num_ends = 0  # of processes of a tracker, since one has done something
         self._changed = threading.Condition()
         self._is_urgent = False
         self._is_stopping = False
@@ -151,14 +165,15 @@ class Spool:
         """
         if not self.is_enabled:
             raise RuntimeError("a study without tracking has no tracker to call")
-        future: Future[Any] = Future()
+        call = _Call(function)
         with self._changed:
-            self._calls.append((function, future))
+            self._calls.append(call)
             self._wake()
         try:
-            return future.result(timeout_s)
+            return call.future.result(timeout_s)
         except TimeoutError:
-            future.cancel()
+            call.is_given_up = True
+            call.future.cancel()
             raise
 
     def log_model(
@@ -216,12 +231,7 @@ class Spool:
     def __enter__(self) -> Spool:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         self.stop()
 
     def _say(self, text: str) -> None:
@@ -243,10 +253,9 @@ class Spool:
             if self._is_stopping:
                 break
             self._wait(self._pause_s or self._poll_s)
-        for _, future in self._calls:
-            future.cancel()
-        if self._tracker is not None:
-            self._tracker.close()
+        for call in self._calls:
+            call.future.cancel()
+        self._close()
 
     def _wait(self, seconds: float) -> None:
         """Wait so long, or until somebody cannot wait."""
@@ -289,39 +298,62 @@ class Spool:
             for text in error.refused:
                 self._say(f"tracking: {text}")
         with self._changed:
-            self._pause_s = 0.0  # it takes events again
+            self._pause_s, self._num_ends = 0.0, 0  # it takes events again
             self._offset = batch[-1][1]
             self._seq = self._tracker.last_seq
             self._changed.notify_all()
 
     def _answer(self, due: int) -> None:
         """Answer those that have asked first."""
-        with self._changed:
-            calls, self._calls = self._calls[:due], self._calls[due:]
-        for function, future in calls:
-            if future.set_running_or_notify_cancel():
-                try:
-                    assert self._tracker is not None
-                    future.set_result(function(self._tracker))
-                except Exception as error:  # handed to the caller of `call`
-                    future.set_exception(error)
+        for _ in range(due):
+            with self._changed:
+                call = self._calls.pop(0)
+            if not call.begin():
+                continue
+            try:
+                assert self._tracker is not None
+                answer = call.function(self._tracker)
+            except TrackerEndedError as error:
+                call.num_ends += 1
+                if call.num_ends > 1:  # it may be what has ended both
+                    call.future.set_exception(error)
+                else:
+                    with self._changed:
+                        self._calls.insert(0, call)
+                raise
+            except Exception as error:  # handed to the caller of `call`
+                call.future.set_exception(error)
+            else:
+                call.future.set_result(answer)
 
     def _failed(self, error: Exception) -> None:
+        if isinstance(error, TrackerEndedError):
+            self._close()
+            self._num_ends += 1
+            if self._num_ends == 1:  # the store itself may be well: another one tries at once
+                self._say(f"{error.message}; another one is tried at once, and nothing is lost")
+                self._is_urgent = True
+                return
         if not self._out:
             is_storage = isinstance(error, UnreachableError)  # that of the journal
             self._out = "the study's storage" if is_storage else "tracking store"
             self._say(self._told(error))
+        if isinstance(error, ExperimentDeletedError):
+            self._close()
         with self._changed:
             self._why = masked(error.message if isinstance(error, SweepError) else _brief(error))
             self._pause_s = min(max(2 * self._pause_s, self._first_s), self._max_s)
-            is_over = isinstance(error, (ExperimentDeletedError, TrackerEndedError))
-            if is_over and self._tracker is not None:
-                self._tracker.close()  # all is asked anew by another one
-                self._tracker, self._offset = None, 0
             calls, self._calls = self._calls, []
-        for _, future in calls:  # nobody waits for a store that is away
-            if future.set_running_or_notify_cancel():
-                future.set_exception(error)
+        for call in calls:  # nobody waits for a store that is away
+            if call.begin():
+                call.future.set_exception(error)
+
+    def _close(self) -> None:
+        """Let the tracker go; the next one asks for all anew."""
+        if self._tracker is not None:
+            self._tracker.close()
+        with self._changed:
+            self._tracker, self._offset = None, 0
 
     def _told(self, error: Exception) -> str:
         """Return the line on an outage as it begins."""
@@ -331,7 +363,7 @@ class Spool:
         if isinstance(error, UnreachableError):
             return f"{error.message}; the study and its tracking wait for it"
         if isinstance(error, TrackerEndedError):
-            return f"{error.message}; another one is started, and its events are delivered again"
+            return f"{error.message}; the study goes on, and another one is tried again and again"
         store = f"tracking store {self._address}".rstrip()
         return (
             f"{store} cannot be reached ({_brief(error)}); the study goes on, and its events "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -15,11 +16,11 @@ from typing import Any
 
 import pytest
 
-from dpsweep.foundation.errors import BadInputError, DataError, SweepError, UnreachableError
+from dpsweep.foundation.errors import SweepError, UnreachableError
 from dpsweep.spec.tracking import TrackingSpec
 from dpsweep.study.model_graph import ModelGraph
 from dpsweep.tracking import APART_FROM, open_spool
-from dpsweep.tracking.apart import wire
+from dpsweep.tracking.apart import remote, wire
 from dpsweep.tracking.apart.remote import RemoteTracker
 from dpsweep.tracking.base import (
     ExperimentDeletedError,
@@ -113,26 +114,31 @@ def is_over(pid: int, seconds: float = 20.0) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
-        ExperimentDeletedError("it is deleted", fix="restore it"),
-        StoreDamagedError("it is damaged", because="of a cut"),
-        StoreRefusedError("it refuses"),
-        BadInputError("no such place", because="it is nowhere", fix="go away"),
-        SweepError("it failed"),
-    ],
-)
-def test_errors_that_a_spool_tells_apart_arrive_as_they_were(error: SweepError) -> None:
-    back = wire.to_error(wire.from_error(error))
-    assert type(back) is type(error)
-    assert vars(back) == vars(error)
+def every(kind: type[SweepError]) -> set[type[SweepError]]:
+    return {kind}.union(*(every(each) for each in kind.__subclasses__()))
+
+
+def test_errors_of_ours_arrive_as_they_were() -> None:
+    """A spool tells them apart: an outage of the study's storage is none of the store."""
+    kinds = every(SweepError) - {TrackingRefusedError}
+    assert {ExperimentDeletedError, StoreDamagedError, StoreRefusedError, UnreachableError} < kinds
+    for kind in kinds:
+        error = kind.__new__(kind)
+        SweepError.__init__(error, "no such place", because="it is nowhere", fix="go away")
+        message = json.loads(json.dumps(wire.from_error(error)))
+        back = wire.to_error(message)
+        assert type(back) is kind
+        assert (back.message, back.because, back.fix) == (error.message, error.because, error.fix)
 
 
 def test_of_other_errors_their_nearest_kind_or_their_words_arrive() -> None:
-    near = wire.to_error(wire.from_error(DataError("no rows", fix="bring some")))
-    assert (type(near), str(near)) == (BadInputError, "no rows\n  fix: bring some")
-    assert type(wire.to_error(wire.from_error(UnreachableError("away")))) is SweepError
+    class Strange(StoreRefusedError):
+        """Of a package that is not loaded here."""
+
+    message = wire.from_error(Strange("it refuses", fix="ask"))
+    message["kinds"][0] = "Elsewhere"
+    near = wire.to_error(message)
+    assert (type(near), str(near)) == (StoreRefusedError, "it refuses\n  fix: ask")
     refused = wire.to_error(wire.from_error(TrackingRefusedError(["one", "two"])))
     assert isinstance(refused, TrackingRefusedError)
     assert refused.refused == ("one", "two")
@@ -253,12 +259,107 @@ def test_where_the_process_dies_another_one_delivers_all(
         assert spool.call(lambda tracker: tracker.last_seq, 10) == story.events[-1]["seq"]
     first, second = pids(uri)
     assert len({first, second, os.getpid()}) == 3
-    (begun,) = [line for line in said if "has ended" in line]
-    assert begun == (
-        "the process that writes to the tracking store has ended (7); another one is started, and "
-        "its events are delivered again"
+    assert [line for line in said if "opened" not in line] == [
+        "the process that writes to the tracking store has ended (7); another one is tried at "
+        "once, and nothing is lost"
+    ]
+
+
+@pytest.mark.parametrize("times", [1, 9])
+def test_what_somebody_waits_for_is_asked_of_the_next_process_once(
+    uri: str, tmp_path: Path, story: Any, times: int
+) -> None:
+    """The largest message is the best model's, which a process without memory may die of."""
+    story.whole()
+    journal = tmp_path / "journal.jsonl"
+    story.write(journal)
+    said: list[str] = []
+    choice = TrackingSpec(kind="strange", uri=uri, experiment="digits")
+    killed: list[int] = []
+
+    def ask(tracker: RemoteTracker) -> bool:
+        if len(killed) < times:
+            killed.append(pids(uri)[-1])
+            os.kill(killed[-1], signal.SIGKILL)
+        return tracker.has_model(0)
+
+    with open_spool(Files(journal), choice, said.append, num_trials=APART_FROM) as spool:
+        if times == 1:
+            assert spool.call(ask, 60) is False
+        else:
+            with pytest.raises(TrackerEndedError):
+                spool.call(ask, 60)
+            assert spool.call(lambda tracker: tracker.has_model(0), 60) is False
+        assert not spool.is_down
+        assert spool.flush(60)
+    assert len(killed) == min(times, 2)
+    assert len([line for line in said if "tried at once, and nothing is lost" in line]) == len(
+        killed
     )
-    assert any("is back" in line for line in said)
+    assert not [line for line in said if "is back" in line]
+
+
+def test_a_site_that_prints_as_python_starts_is_passed_over(
+    uri: str, make: Callable[[str], RemoteTracker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "site" / "sitecustomize.py").write_text("print('Welcome to this cluster')\n")
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+    assert list(make("digits").notes) == ["opened"]
+
+
+def test_what_is_no_folder_on_the_path_of_modules_is_passed_over(
+    make: Callable[[str], RemoteTracker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """``sys.path.append(Path("src"))`` of a notebook; Python passes over it, too."""
+    odd: Any = [Path("src"), f"one{os.pathsep}two", ""]
+    monkeypatch.setattr(sys, "path", [*sys.path, *odd])
+    assert list(make("digits").notes) == ["opened"]
+
+
+def test_a_process_that_cannot_be_started_is_no_store_that_is_away(
+    uri: str, tmp_path: Path, story: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    story.whole()
+    journal = tmp_path / "journal.jsonl"
+    story.write(journal)
+    said: list[str] = []
+
+    def fail(*args: str) -> Any:
+        raise OSError(24, "Too many open files")
+
+    monkeypatch.setattr(remote, "start_module", fail)
+    choice = TrackingSpec(kind="strange", uri=uri, experiment="digits")
+    with open_spool(Files(journal), choice, said.append, num_trials=APART_FROM) as spool:
+        assert not spool.flush(3)
+        assert "no process can be started" in spool.why
+    problem = (
+        "no process can be started that writes to the tracking store ([Errno 24] Too many open "
+        "files); "
+    )
+    assert said == [
+        problem + "another one is tried at once, and nothing is lost",
+        problem + "the study goes on, and another one is tried again and again",
+    ]
+
+
+def test_it_runs_without_standard_streams(uri: str, tmp_path: Path) -> None:
+    """A driver that was started by ``2>&-``."""
+    code = f"""
+        from dpsweep.foundation.process.starting import open_standard_streams
+        open_standard_streams()
+        from pathlib import Path
+        from dpsweep.tracking.apart.remote import RemoteTracker
+        tracker = RemoteTracker("strange", {uri!r}, "digits", Path({str(tmp_path)!r}) / "state.json")
+        Path({str(tmp_path)!r}, "notes").write_text(str(list(tracker.notes)))
+    """
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    done = subprocess.run(
+        ["sh", "-c", 'exec "$0" -c "$1" <&- >&- 2>&-', sys.executable, textwrap.dedent(code)],
+        env=environment,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    assert (tmp_path / "notes").read_text() == "['opened']"
 
 
 def test_of_few_trials_the_driver_itself_delivers(uri: str, tmp_path: Path, story: Any) -> None:

@@ -19,7 +19,9 @@ def start_module(name: str, *arguments: str) -> subprocess.Popen[bytes]:
     Raises:
         OSError: There are too many processes, or no memory.
     """
-    path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path)), "PYTHONSAFEPATH": "1"}
+    # Python itself passes over what is no text, and no variable can hold a folder with a separator.
+    folders = [each for each in sys.path if isinstance(each, str) and os.pathsep not in each]
+    path = {"PYTHONPATH": os.pathsep.join(filter(None, folders)), "PYTHONSAFEPATH": "1"}
     return subprocess.Popen(
         [sys.executable, "-m", name, *arguments],
         env={**_environment(), **path},
@@ -27,6 +29,20 @@ def start_module(name: str, *arguments: str) -> subprocess.Popen[bytes]:
         stdout=subprocess.PIPE,
         start_new_session=True,
     )
+
+
+def open_standard_streams() -> None:
+    """Open those of the three standard streams that are closed, on nothing: for a program's start.
+
+    Python has None for them then, and the next file that is opened takes their number.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:  # the lowest number that is free, which is this one
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 def _environment() -> dict[str, str]:

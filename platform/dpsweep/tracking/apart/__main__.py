@@ -1,8 +1,10 @@
 """``python -m dpsweep.tracking.apart``: the process of a tracker."""
 
 from dpsweep.foundation.process.garbage import search_seldom
+from dpsweep.foundation.process.starting import open_standard_streams
 
 if __name__ == "__main__":
+    open_standard_streams()
     search_seldom()
     from dpsweep.tracking.apart.serving import main
 

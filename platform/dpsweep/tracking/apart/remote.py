@@ -10,7 +10,14 @@ from typing import Any
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.foundation.process.starting import start_module
 from dpsweep.study.model_graph import ModelGraph
-from dpsweep.tracking.apart.wire import from_graph, from_label, receive, send, to_error
+from dpsweep.tracking.apart.wire import (
+    READY,
+    from_graph,
+    from_label,
+    receive,
+    send,
+    to_error,
+)
 from dpsweep.tracking.base import TrackerEndedError
 from dpsweep.tracking.model_label import ModelLabel
 from dpsweep.tracking.updates import Event
@@ -31,18 +38,23 @@ class RemoteTracker:
         experiment: Name of the experiment.
         state_path: Where the tracker remembers.
     Raises:
-        OSError: No process can be started.
-        TrackerEndedError: It has ended.
+        TrackerEndedError: No process can be started, or it has ended.
         Exception: What the tracker raises as it opens its store.
     """
 
     takes_graphs = True
 
     def __init__(self, kind: str, uri: str, experiment: str, state_path: FilePath) -> None:
-        self._process = start_module(__package__)
+        try:
+            self._process = start_module(__package__)
+        except OSError as error:  # too many processes or files, no memory
+            raise TrackerEndedError(
+                f"no process can be started that writes to the tracking store ({error})"
+            ) from error
         self._seq, self._parent = -1, None
         place = {"kind": kind, "uri": uri, "experiment": experiment, "state": str(state_path)}
         try:
+            self._wait_for_it()
             self.notes: Sequence[str] = self._ask("open", place=place)
         except BaseException:
             self.close()
@@ -94,6 +106,21 @@ class RemoteTracker:
             self._process.kill()
             self._process.wait()
 
+    def _wait_for_it(self) -> None:
+        """Pass over what a site prints as Python starts."""
+        back = self._process.stdout
+        assert back is not None
+        while (line := back.readline()) != READY:
+            if not line:
+                raise self._ended()
+
+    def _ended(self) -> TrackerEndedError:
+        self.close()
+        code = self._process.returncode
+        return TrackerEndedError(
+            f"the process that writes to the tracking store has ended ({code})"
+        )
+
     def _ask(self, request: str, content: bytes = b"", **words: Any) -> Any:
         """Ask the process for one thing; return its answer or raise its error."""
         out, back = self._process.stdin, self._process.stdout
@@ -105,11 +132,7 @@ class RemoteTracker:
         except (OSError, ValueError):  # a closed pipe, half a line
             answer = None
         if answer is None:
-            self.close()
-            raise TrackerEndedError(
-                "the process that writes to the tracking store has ended "
-                f"({self._process.returncode})"
-            )
+            raise self._ended()
         said, _ = answer
         self._seq, self._parent = said["seq"], said["parent"]
         if "error" in said:

@@ -12,7 +12,7 @@ from typing import IO, Any, NoReturn
 from dpsweep.foundation.file_paths import file_path
 from dpsweep.foundation.process.leaving import leave
 from dpsweep.tracking import TRACKERS
-from dpsweep.tracking.apart.wire import from_error, receive, send, to_graph, to_label
+from dpsweep.tracking.apart.wire import READY, from_error, receive, send, to_graph, to_label
 from dpsweep.tracking.base import Tracker
 
 
@@ -27,6 +27,8 @@ def main() -> NoReturn:
         signal.signal(each, signal.SIG_IGN)
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
+    answers.write(READY)
+    answers.flush()
     asked: SimpleQueue[tuple[dict[str, Any], bytes]] = SimpleQueue()
     with open(sys.stdin.fileno(), "rb", closefd=False) as lines:
         threading.Thread(target=_listen, args=(lines, asked), daemon=True).start()

@@ -3,31 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import IO, Any
 
-from dpsweep.foundation.errors import BadInputError, SweepError
+from dpsweep.foundation.errors import SweepError
 from dpsweep.study.model_graph import ModelGraph
-from dpsweep.tracking.base import (
-    ExperimentDeletedError,
-    StoreDamagedError,
-    StoreRefusedError,
-    TrackingRefusedError,
-)
+from dpsweep.tracking.base import TrackingRefusedError
 from dpsweep.tracking.model_label import ModelLabel
 
-#: Errors that a spool tells apart; any other is told by its name and text.
-_ERRORS: dict[str, type[SweepError]] = {
-    kind.__name__: kind
-    for kind in (
-        ExperimentDeletedError,
-        StoreDamagedError,
-        StoreRefusedError,
-        BadInputError,
-        SweepError,
-    )
-}
+#: The line after which there is nothing but answers: a site may print as Python starts.
+READY = b"dpsweep: tracker ready\n"
 
 
 class StoreFailedError(Exception):
@@ -63,24 +49,35 @@ def receive(stream: IO[bytes]) -> tuple[dict[str, Any], bytes] | None:
 
 
 def from_error(error: Exception) -> dict[str, Any]:
-    """Return an error as a message holds it: its text for a person, never the records behind it."""
+    """Return an error as a message holds it: its kind and its words for a person."""
     if isinstance(error, TrackingRefusedError):
         return {"refused": list(error.refused)}
+    kinds = [each.__name__ for each in type(error).__mro__]
     if isinstance(error, SweepError):
-        kind = next(each.__name__ for each in type(error).__mro__ if each.__name__ in _ERRORS)
-        of = {"message": error.message, "because": error.because, "fix": error.fix}
-        return {"kind": kind, "of": of}
-    return {"kind": type(error).__name__, "text": str(error)}
+        return {
+            "kinds": kinds,
+            "of": {"message": error.message, "because": error.because, "fix": error.fix},
+        }
+    return {"kinds": kinds, "text": str(error)}
 
 
 def to_error(message: Mapping[str, Any]) -> Exception:
-    """Return the error of ``from_error``."""
+    """Return the error of ``from_error``: of its kind, or of the nearest that is loaded here."""
     if "refused" in message:
         return TrackingRefusedError(message["refused"])
     if "text" in message:
-        return StoreFailedError(message["kind"], message["text"])
-    of = message["of"]
-    return _ERRORS[message["kind"]](of["message"], because=of["because"], fix=of["fix"])
+        return StoreFailedError(message["kinds"][0], message["text"])
+    loaded = {kind.__name__: kind for kind in (SweepError, *_below(SweepError))}
+    kind = next(loaded[name] for name in message["kinds"] if name in loaded)
+    error = kind.__new__(kind)  # the constructors of some take other arguments
+    SweepError.__init__(error, **message["of"])
+    return error
+
+
+def _below(kind: type[SweepError]) -> Iterator[type[SweepError]]:
+    for each in kind.__subclasses__():
+        yield each
+        yield from _below(each)
 
 
 def from_label(label: ModelLabel) -> dict[str, Any]:
