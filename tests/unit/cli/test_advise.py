@@ -33,7 +33,7 @@ def base(tmp_path):
 def test_a_table_and_five_sentences(base, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     path = base()
-    done = cli_here("advise", path, "--replicates", "4")
+    done = cli_here("advise", path, "--replicates", "20")
     assert done.returncode == 0, done.stderr
     table, _, rest = done.stdout.partition("\n\n")
     caption, _, sentences = rest.partition("\n\n")
