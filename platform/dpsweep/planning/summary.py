@@ -221,7 +221,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     private = [task for task in tasks if task.is_private]
     probing = None if spec.final_trial is None else Probing(checked).figures
     charged = _charged_sample(checked, sample) if len(private) == len(tasks) else []
-    samplings = {(task.inherited + task.plan).sampling for task in tasks}
+    samplings = {task.sampling for task in tasks}
     sampling = ", ".join(sorted(samplings)) or "none"
     composed = figures = selection = declared = None
     episodes = None if spec.episodes is None else spec.episodes.number

@@ -257,7 +257,6 @@ def trial_started(
     rates = [event.sample_rate for event in training if hasattr(event, "sample_rate")]
     # None: there is no finite one.
     epsilon = task.planned_epsilon if task.is_private else None
-    sampling = (task.inherited + task.full_plan).sampling
     plan: dict[str, Any] = {"steps": len(task.plan), "epsilon": epsilon}
     plan |= facts_of(
         TRAINABLES[task.method],
@@ -283,7 +282,7 @@ def trial_started(
     if spec.run_of(task.trial):
         started_from["dpsweep.role"] = spec.run_of(task.trial)
     records = {"dp.records": task.records, "dp.released": released(spec, task.records)}
-    tags = {"dp.sampling": sampling, **records, "dpsweep.method": task.method, **started_from}
+    tags = {"dp.sampling": task.sampling, **records, "dpsweep.method": task.method, **started_from}
     if task.records == "rest":  # its cap is the whole study's
         tags["dp.trial_epsilon"] = exact(spec.privacy.study_epsilon)
     return TrialStarted(task.trial, {"method": task.method, **hparams}, plan, tags)

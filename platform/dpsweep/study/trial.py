@@ -208,6 +208,11 @@ class TrialTask:
         return self.charges + self.validation_plan
 
     @property
+    def sampling(self) -> str:
+        """How all that is stated of it is drawn: its start, its steps and its noisy scores."""
+        return (self.inherited + self.full_plan).sampling
+
+    @property
     def stages(self) -> tuple[Plan, ...]:
         """The full plan in parts: up to the barrier and from there on; one part without it."""
         if not self.barrier:

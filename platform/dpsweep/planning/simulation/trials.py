@@ -156,7 +156,7 @@ class Planner:
             seen=seen,
             exact=exact,
             step_s=self._step_s(task),
-            sampling=task.plan.sampling,
+            sampling=task.sampling,
         )
 
     def _taken(self, task: TrialTask, positions: NDArray[np.int64], costs: Array) -> Array | None:

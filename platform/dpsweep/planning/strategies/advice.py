@@ -207,7 +207,7 @@ class _Reference:
             strategy,
             spec,
             epsilon=delivered.planned_epsilon,
-            terms=spec.privacy_terms(delivered.plan.sampling),
+            terms=spec.privacy_terms(delivered.sampling),
             runs=statistics.fmean(runs),
             compute=statistics.fmean(steps) / self.steps,
             regrets=regrets,
