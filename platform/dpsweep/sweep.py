@@ -62,7 +62,6 @@ from dpsweep.running.termination import Termination
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import enforced_terms, refuse_launch
 from dpsweep.study.study import Observer, Study, watching
-from dpsweep.study.trial import ALL_STARTED
 from dpsweep.tracking import open_spool, takes_graphs
 from dpsweep.trainables.data.loading import load_records
 from dpsweep.trainables.data.supplies import NO_SUPPLIES, Supplies
@@ -192,6 +191,7 @@ def run_checked(
         hand_on = HandingOn(study, observer, drawing, is_wanted=is_wanted, num_trials=most)
         charged = (ledger, composition, selection, num_draws)
         launch = Launch(checked, study, *charged, data, NO_SUPPLIES, observer, target, hand_on)
+        launch = dataclasses.replace(launch, before_s=study.view.worked_ms / 1000)
         conclusion = Conclusion(study, observer)
 
         def leave() -> None:
@@ -288,9 +288,9 @@ def _commit(
 
 
 def _is_complete(checked: Preflight, study: Study) -> bool:
-    """Say whether a study has finished, and not only because fewer trials were wanted then."""
+    """Say whether a study has finished, and not only as fewer trials or less time were wanted."""
     view = study.view
     if view.state != "finished":
         return False
     wants_more = checked.spec.privacy.mode.is_adaptive and len(view.trials) < checked.total_trials
-    return not (wants_more and view.end_reason == ALL_STARTED)
+    return not (wants_more and view.goes_on(checked.spec.search.max_time))

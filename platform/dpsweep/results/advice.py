@@ -16,7 +16,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.ledgers.trial import trial_spent
 from dpsweep.results.study import SweepResult
 from dpsweep.search_spaces.base import SearchSpace
-from dpsweep.study.trial import ALL_STARTED, MOVING, TrialState
+from dpsweep.study.trial import MOVING, TIME_PASSED, TrialState
 from dpsweep.tracking.state import TrackingState
 
 _MOST_PLANS = 32  # of which the mean cost of a whole plan is taken
@@ -50,15 +50,20 @@ def advice(result: SweepResult) -> list[str]:
         "k times the share of one; by epsilon they do not)"
     )
     more = trials_that_fit(result)
+    begun = len(result.view.trials) - result.spec.num_starts
+    change, end = f"search.num_trials={begun + more}", ":"
+    if result.view.end_reason == TIME_PASSED:
+        more = min(more, result.spec.search.num_trials - begun)
+        change, end = "search.max_time=null", ", without the search.max_time that has passed:"
     has_none = not result.view.count(TrialState.FINISHED)
-    if has_none or not more or result.state != "finished" or result.view.end_reason != ALL_STARTED:
+    can_go_on = result.state == "finished" and result.view.goes_on(None)
+    if has_none or more <= 0 or not can_go_on:
         return [*doubt, usage]
-    number = len(result.view.trials) - result.spec.num_starts + more
     trials = "one more trial fits" if more == 1 else f"about {more} more trials fit"
     return [
         *doubt,
-        f"{usage}; it claims all of it, used or not, so that {trials} at no further cost:",
-        "  " + command(result, f"search.num_trials={number}"),
+        f"{usage}; it claims all of it, used or not, so that {trials} at no further cost{end}",
+        "  " + command(result, change),
     ]
 
 

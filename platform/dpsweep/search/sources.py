@@ -14,7 +14,7 @@ from dpsweep.search.suggestions import Suggestions
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.study.events import TrialInfeasible, event_of
 from dpsweep.study.journal import StudyView
-from dpsweep.study.trial import ALL_STARTED, TrialReport, TrialState, TrialTask
+from dpsweep.study.trial import ALL_STARTED, TIME_PASSED, TrialReport, TrialState, TrialTask
 
 MAX_UNAFFORDABLE_IN_A_ROW = 20
 
@@ -82,7 +82,7 @@ class SearchSource:
         unfinished: Tasks to continue.
         num_admitted: Trials admitted so far.
         num_trials: Trials that will be admitted in all.
-        deadline: Time (``time.time()``) after which none is started, or None.
+        deadline: Time (``time.monotonic()``) after which none is started, or None.
     """
 
     def __init__(
@@ -147,8 +147,8 @@ class SearchSource:
     def _suggest(self) -> TrialTask | None:
         """Return the next feasible suggestion; None, and the search is over, if there is none."""
         for _ in range(MAX_INFEASIBLE_IN_A_ROW):
-            if self._deadline is not None and time.time() >= self._deadline:
-                self._end_reason = "search.max_time has passed"
+            if self._deadline is not None and time.monotonic() >= self._deadline:
+                self._end_reason = TIME_PASSED
                 return None
             suggestion = self._suggestions.ask()
             if suggestion is None:

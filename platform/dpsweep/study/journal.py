@@ -9,7 +9,15 @@ from typing import Any
 
 from dpsweep.foundation.errors import DamagedStudyError
 from dpsweep.study import events
-from dpsweep.study.trial import MOVING, Decision, TrialReport, TrialState, is_cut_short
+from dpsweep.study.trial import (
+    ALL_STARTED,
+    MOVING,
+    TIME_PASSED,
+    Decision,
+    TrialReport,
+    TrialState,
+    is_cut_short,
+)
 
 
 @dataclass
@@ -140,6 +148,16 @@ class StudyView:
     def num_ended(self) -> int:
         """How many trials have ended."""
         return sum(trial.state not in MOVING for trial in self.trials.values())
+
+    def goes_on(self, max_time: float | None) -> bool:
+        """Say whether a search that has ended starts further trials if more of them are wanted.
+
+        Args:
+            max_time: Seconds that its launches may run; None: any number.
+        """
+        if self.end_reason == TIME_PASSED:
+            return max_time is None or self.worked_ms / 1000 < max_time
+        return self.end_reason == ALL_STARTED
 
     def best(self, *, maximize: bool) -> TrialView | None:
         """Return the finished trial with the best score; of equal ones the cheapest, the first."""

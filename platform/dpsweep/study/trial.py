@@ -35,6 +35,8 @@ class TrialState(StrEnum):
 MOVING = (TrialState.RUNNING, TrialState.PAUSED)
 #: Why a study ends that has started as many trials as were wanted; it goes on if more are.
 ALL_STARTED = "all trials were started"
+#: Why a search ends whose launches have run for as long as they may; it goes on if they may longer.
+TIME_PASSED = "search.max_time has passed"
 
 
 #: How the reason ends of a trial that waited to be continued when the study's budget was used up.

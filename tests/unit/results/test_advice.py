@@ -16,6 +16,7 @@ from dpsweep.planning.reading import read_spec
 from dpsweep.results.advice import advice, noise_alone, trials_that_fit, undelivered
 from dpsweep.results.study import load_sweep
 from dpsweep.study.journal import fold
+from dpsweep.study.launched import refuse_other_spec
 from dpsweep.study.study import Study
 from dpsweep.tracking.state import TrackingState
 
@@ -99,6 +100,25 @@ def test_there_is_no_command_where_it_would_do_nothing(written, shares, changes,
     found = advice(result)
     assert len(found) == lines
     assert "budget: " in found[0]
+
+
+def test_a_search_that_time_has_ended_is_told_how_it_goes_on(written, tmp_path, monkeypatch):
+    """The trials that are left of its number, at most; the change is one that a launch takes."""
+    result = written([1, 0.3], reason="search.max_time has passed", search__max_time=60)
+    study = Study(read_spec(tmp_path / "study.yaml", overrides=["search.num_trials=3"]))
+    study.keep_spec()
+    study.close()
+    monkeypatch.chdir(tmp_path)
+    told, command = advice(load_sweep("digits", root=tmp_path / "studies"))
+    assert trials_that_fit(result) > 1
+    assert (
+        "so that one more trial fits at no further cost, without the search.max_time that" in told
+    )
+    words = shlex.split(command)
+    assert words[-2:] == ["--set", "search.max_time=null"]
+    spec = read_spec(tmp_path / words[2], overrides=words[4::2])
+    assert (spec.search.max_time, spec.search.num_trials) == (None, 3)
+    refuse_other_spec(spec)
 
 
 def test_nothing_is_advised_to_a_study_that_claims_nothing(written):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
 
 from dpsweep.cluster.base import ClusterTarget
 from dpsweep.ledgers.study import StudyLedger
@@ -36,6 +37,8 @@ class Launch:
         observer: Who watches.
         target: Where trials run, connected.
         hand_on: Asks the process of the last trial for the best model.
+        before_s: Seconds that earlier launches ran.
+        since: When this one began, by ``time.monotonic``.
     """
 
     checked: Preflight
@@ -49,6 +52,17 @@ class Launch:
     observer: Observer
     target: ClusterTarget
     hand_on: HandingOn | None = None
+    before_s: float = 0.0
+    since: float = field(default_factory=time.monotonic)
+
+    @property
+    def deadline(self) -> float | None:
+        """When the search starts no further trial, by ``time.monotonic``; None: at no time.
+
+        Pauses between launches are none of its time.
+        """
+        max_time = self.checked.spec.search.max_time
+        return None if max_time is None else self.since + max_time - self.before_s
 
     def policy(self) -> TrialPolicy:
         """Return a fresh policy of the spec's scheduler."""

@@ -114,7 +114,6 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
                 raise InfeasibleBudgetError(refusal)
         return task
 
-    max_time = spec.search.max_time
     source = SearchSource(
         suggestions,
         plan=plan,
@@ -124,7 +123,7 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
         unfinished=unfinished,
         num_admitted=len(study.view.trials) - spec.num_starts,
         num_trials=checked.num_trials,
-        deadline=None if max_time is None else study.view.first_ms / 1000 + max_time,
+        deadline=launch.deadline,
     )
     state = stage.execute(source, launch.target)
     suggestions.keep()

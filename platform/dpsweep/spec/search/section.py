@@ -106,8 +106,9 @@ class SearchSpec(Part):
     )
     max_time: Seconds | None = Field(
         default=None,
-        description="Seconds, or 90s, 45m, 2h: no further trial is started after it; running ones "
-        "end.",
+        description="Seconds, or 90s, 45m, 2h, that the launches of a study run, without pauses "
+        "between them: no further trial is started after it; running ones end. With more of it, or "
+        "null, the same study goes on.",
     )
     metric: Metric = Field(
         default="validation/accuracy",
