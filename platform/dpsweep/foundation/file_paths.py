@@ -80,6 +80,14 @@ def is_writable(folder: Path) -> bool:
         return False
 
 
+def is_read_only(path: Path) -> bool:
+    """Say whether the file system that a file lies on is mounted for reading alone."""
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
+
+
 @contextmanager
 def on_disk(path: FilePath) -> Iterator[Path]:
     """Yield a file or folder for a library that reads none in buckets: itself, or a copy of it."""

@@ -12,7 +12,7 @@ from typing import Any
 from dpsweep.foundation.database_path import LogPath, log_path
 from dpsweep.foundation.durable import Log
 from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError, StorageError
-from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.file_paths import FilePath, is_read_only
 from dpsweep.foundation.logs import open_log, read_log
 from dpsweep.ledgers import records as kinds
 from dpsweep.ledgers.caps import caps_of, refuse_other_records, refuse_over_cap, total
@@ -23,10 +23,7 @@ _POLL_S = 0.05
 _ELSE = "a place that can be written"
 #: What helps whoever may not write a dataset's ledger that is there: no other file, which has spent
 #: nothing.
-OPEN_TO_GROUP = (
-    "let its owner open it to your group (chmod g+rw); another file would forget what this one "
-    "holds"
-)
+_ANOTHER = "another file would forget what this one holds"
 _NONE: Mapping[int, int] = MappingProxyType({})
 
 
@@ -285,10 +282,19 @@ class DatasetLedger:
                 fix = error.fix
                 if isinstance(self.path, Path):
                     is_there = os.path.exists(self.path)
-                    fix = OPEN_TO_GROUP if is_there else "set privacy.dataset_ledger to " + _ELSE
+                    fix = "set privacy.dataset_ledger to " + _ELSE
+                    fix = why_closed(self.path)[1] if is_there else fix
                 raise BadInputError(
                     f"cannot write the dataset ledger {self.path}", because=error.message, fix=fix
                 ) from error
+
+
+def why_closed(path: Path) -> tuple[str, str]:
+    """Return what keeps this user from writing a ledger that is there, and what may be done."""
+    if is_read_only(path):
+        return "is on a read-only file system", f"mount it for writing; {_ANOTHER}"
+    fix = f"let its owner open it to your group (chmod g+rw); {_ANOTHER}"
+    return "is closed to you", fix
 
 
 def _address(path: LogPath | str) -> LogPath:

@@ -24,7 +24,7 @@ from dpsweep.foundation.errors import (
 from dpsweep.foundation.file_paths import is_writable
 from dpsweep.foundation.logs import begins_as_log, read_log
 from dpsweep.foundation.postgres import refuse_unwritable
-from dpsweep.ledgers.dataset import OPEN_TO_GROUP, DatasetLedger
+from dpsweep.ledgers.dataset import DatasetLedger, why_closed
 from dpsweep.spec.study import SweepSpec
 from dpsweep.spec.tracking import database_of, masked
 from dpsweep.study.launched import is_new
@@ -63,7 +63,8 @@ def place_problems(spec: SweepSpec) -> list[Mistake]:
             )
         elif key == "privacy.dataset_ledger" and os.path.exists(file):
             if not os.access(file, os.R_OK | os.W_OK, effective_ids=True):
-                problems.append(Mistake(key, f"{file} is closed to you", OPEN_TO_GROUP))
+                why, fix = why_closed(file)
+                problems.append(Mistake(key, f"{file} {why}", fix))
         elif not is_writable(file.parent):
             problem = f"{str(file)!r} cannot be written"
             problems.append(Mistake(key, problem, "name a file in a directory of yours, or null"))

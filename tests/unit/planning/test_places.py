@@ -1,5 +1,8 @@
 """No place that a study writes to lies among its records, and its data not in its folder."""
 
+import os
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -61,3 +64,26 @@ def test_places_beside_each_other_are_fine(tmp_path):
     (tmp_path / "link").symlink_to(data)
     hidden = spec_of(tmp_path, tmp_path / "link", storage={"path": str(data)})
     assert [key for key, _, _ in place_problems(SweepSpec(**hidden))] == ["storage.path"]
+
+
+@pytest.mark.parametrize("is_read_only", [True, False])
+def test_a_ledger_of_a_file_system_that_is_mounted_read_only_is_not_for_its_owner_to_open(
+    tmp_path, monkeypatch, is_read_only
+):
+    ledger = tmp_path / "xray.budget"
+    ledger.touch()
+    privacy = {
+        "delta": 1e-5, "trial_epsilon": 2.0, "accounting": "composed", "study_epsilon": 6.0,
+        "dataset_ledger": str(ledger), "dataset_epsilon": 8.0, "dataset_delta": 1e-4,
+    }  # fmt: skip
+    spec = SweepSpec(**spec_of(tmp_path, folder(tmp_path / "xray"), privacy=privacy))
+    monkeypatch.setattr("dpsweep.planning.places.os.access", lambda *args, **options: False)
+    flags = SimpleNamespace(f_flag=os.ST_RDONLY if is_read_only else 0)
+    monkeypatch.setattr("os.statvfs", lambda path: flags)
+    (mistake,) = place_problems(spec)
+    assert mistake.key == "privacy.dataset_ledger"
+    said = f"{mistake.what} ({mistake.fix})"
+    assert ("is on a read-only file system (mount it for writing; another file" in said) == (
+        is_read_only
+    )
+    assert ("is closed to you" in said) == ("chmod g+rw" in said) == (not is_read_only)
