@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from outside import install
 
 from dpsweep.foundation.errors import SweepError, UnreachableError
 from dpsweep.spec.tracking import TrackingSpec
 from dpsweep.study.model_graph import ModelGraph
-from dpsweep.tracking import APART_FROM, open_spool
+from dpsweep.tracking import APART_FROM, TRACKERS, open_spool
 from dpsweep.tracking.apart import remote, wire
 from dpsweep.tracking.apart.remote import RemoteTracker
 from dpsweep.tracking.base import (
@@ -79,6 +80,8 @@ def uri(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     entry = "[dpsweep.trackers]\nstrange = strange:Strange\n"
     (site / "strange-1.0.dist-info/entry_points.txt").write_text(entry)
     monkeypatch.syspath_prepend(str(site))
+    # This process may have looked at what is installed before.
+    install(monkeypatch, "dpsweep.trackers", TRACKERS, strange="strange:Strange")
     monkeypatch.setenv("STRANGE_URI", str(tmp_path / "pids"))
     return str(tmp_path / "pids")
 
