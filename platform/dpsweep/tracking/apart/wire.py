@@ -67,16 +67,16 @@ def to_error(message: Mapping[str, Any]) -> Exception:
         return TrackingRefusedError(message["refused"])
     if "text" in message:
         return StoreFailedError(message["kinds"][0], message["text"])
-    loaded = {kind.__name__: kind for kind in (SweepError, *_below(SweepError))}
+    loaded: dict[str, type[SweepError]] = {kind.__name__: kind for kind in _below(SweepError)}
     kind = next(loaded[name] for name in message["kinds"] if name in loaded)
-    error = kind.__new__(kind)  # the constructors of some take other arguments
+    error: SweepError = kind.__new__(kind)  # the constructors of some take other arguments
     SweepError.__init__(error, **message["of"])
     return error
 
 
 def _below(kind: type[SweepError]) -> Iterator[type[SweepError]]:
+    yield kind
     for each in kind.__subclasses__():
-        yield each
         yield from _below(each)
 
 
