@@ -5,7 +5,7 @@ import sys
 try:
     from dpsweep.foundation.process.garbage import search_seldom
     from dpsweep.foundation.process.interrupts import note_interrupts
-    from dpsweep.foundation.process.starting import open_standard_streams
+    from dpsweep.foundation.process.streams import open_standard_streams
 
     open_standard_streams()
     search_seldom()

@@ -190,8 +190,8 @@ def run_checked(
         is_wanted, most = takes_graphs(spec.tracking), checked.total_trials
         hand_on = HandingOn(study, observer, drawing, is_wanted=is_wanted, num_trials=most)
         charged = (ledger, composition, selection, num_draws)
-        launch = Launch(checked, study, *charged, data, NO_SUPPLIES, observer, target, hand_on)
-        launch = dataclasses.replace(launch, before_s=study.view.worked_ms / 1000)
+        watched = (observer, target, hand_on, study.view.worked_ms / 1000)
+        launch = Launch(checked, study, *charged, data, NO_SUPPLIES, *watched)
         conclusion = Conclusion(study, observer)
 
         def leave() -> None:

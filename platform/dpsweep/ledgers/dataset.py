@@ -282,8 +282,8 @@ class DatasetLedger:
                 fix = error.fix
                 if isinstance(self.path, Path):
                     is_there = os.path.exists(self.path)
-                    fix = "set privacy.dataset_ledger to " + _ELSE
-                    fix = why_closed(self.path)[1] if is_there else fix
+                    elsewhere = "set privacy.dataset_ledger to " + _ELSE
+                    fix = why_closed(self.path)[1] if is_there else elsewhere
                 raise BadInputError(
                     f"cannot write the dataset ledger {self.path}", because=error.message, fix=fix
                 ) from error

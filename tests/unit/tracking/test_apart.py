@@ -348,7 +348,7 @@ def test_a_process_that_cannot_be_started_is_no_store_that_is_away(
 def test_it_runs_without_standard_streams(uri: str, tmp_path: Path) -> None:
     """A driver that was started by ``2>&-``."""
     code = f"""
-        from dpsweep.foundation.process.starting import open_standard_streams
+        from dpsweep.foundation.process.streams import open_standard_streams
         open_standard_streams()
         from pathlib import Path
         from dpsweep.tracking.apart.remote import RemoteTracker

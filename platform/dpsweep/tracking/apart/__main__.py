@@ -1,7 +1,7 @@
 """``python -m dpsweep.tracking.apart``: the process of a tracker."""
 
 from dpsweep.foundation.process.garbage import search_seldom
-from dpsweep.foundation.process.starting import open_standard_streams
+from dpsweep.foundation.process.streams import open_standard_streams
 
 if __name__ == "__main__":
     open_standard_streams()
