@@ -255,7 +255,8 @@ class Spool:
             self._wait(self._pause_s or self._poll_s)
         for call in self._calls:
             call.future.cancel()
-        self._close()
+        if self._tracker is not None:
+            self._tracker.close()
 
     def _wait(self, seconds: float) -> None:
         """Wait so long, or until somebody cannot wait."""

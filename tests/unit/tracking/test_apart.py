@@ -18,6 +18,7 @@ import pytest
 from outside import install
 
 from dpsweep.foundation.errors import SweepError, UnreachableError
+from dpsweep.foundation.process.starting import start_module
 from dpsweep.spec.tracking import TrackingSpec
 from dpsweep.study.model_graph import ModelGraph
 from dpsweep.tracking import APART_FROM, TRACKERS, open_spool
@@ -302,10 +303,16 @@ def test_what_somebody_waits_for_is_asked_of_the_next_process_once(
     assert not [line for line in said if "is back" in line]
 
 
+@pytest.mark.parametrize("end", ["\n", ""])
 def test_a_site_that_prints_as_python_starts_is_passed_over(
-    uri: str, make: Callable[[str], RemoteTracker], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    uri: str,
+    make: Callable[[str], RemoteTracker],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: str,
 ) -> None:
-    (tmp_path / "site" / "sitecustomize.py").write_text("print('Welcome to this cluster')\n")
+    code = f"print('Welcome to this cluster', end={end!r})\n"
+    (tmp_path / "site" / "sitecustomize.py").write_text(code)
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
     assert list(make("digits").notes) == ["opened"]
 
@@ -363,6 +370,21 @@ def test_it_runs_without_standard_streams(uri: str, tmp_path: Path) -> None:
     )
     assert done.returncode == 0
     assert (tmp_path / "notes").read_text() == "['opened']"
+
+
+def test_it_does_not_outlive_a_message_that_it_cannot_read() -> None:
+    """It would wait for another one for ever, and its driver for an answer."""
+    process = start_module("dpsweep.tracking.apart")
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == wire.READY
+        process.stdin.write(b"{no message\n")
+        process.stdin.flush()
+        assert process.wait(20) == 0
+    finally:
+        process.kill()
+        process.communicate()
 
 
 def test_of_few_trials_the_driver_itself_delivers(uri: str, tmp_path: Path, story: Any) -> None:

@@ -42,8 +42,6 @@ class RemoteTracker:
         Exception: What the tracker raises as it opens its store.
     """
 
-    takes_graphs = True
-
     def __init__(self, kind: str, uri: str, experiment: str, state_path: FilePath) -> None:
         try:
             self._process = start_module(__package__)
@@ -110,7 +108,7 @@ class RemoteTracker:
         """Pass over what a site prints as Python starts."""
         back = self._process.stdout
         assert back is not None
-        while (line := back.readline()) != READY:
+        while not (line := back.readline()).endswith(READY):
             if not line:
                 raise self._ended()
 

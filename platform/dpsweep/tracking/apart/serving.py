@@ -37,9 +37,11 @@ def main() -> NoReturn:
 
 def _listen(lines: IO[bytes], asked: SimpleQueue[tuple[dict[str, Any], bytes]]) -> None:
     """Hand over what comes in; end the process with the driver, whatever it does then."""
-    while (message := receive(lines)) is not None:
-        asked.put(message)
-    os._exit(0)
+    try:
+        while (message := receive(lines)) is not None:
+            asked.put(message)
+    finally:  # also where no memory is left for a message: nobody would listen any more
+        os._exit(0)
 
 
 def _serve(asked: SimpleQueue[tuple[dict[str, Any], bytes]], answers: IO[bytes]) -> NoReturn:
