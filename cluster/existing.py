@@ -24,7 +24,7 @@ from dpsweep.foundation.bucket_path import BucketPath, probe
 from dpsweep.foundation.database_path import DatabasePath, LogPath
 from dpsweep.foundation.errors import ResourceError, SweepError
 from dpsweep.foundation.locks import FileLock
-from dpsweep.foundation.postgres import holder_of, refuse_unwritable
+from dpsweep.foundation.postgres.sessions import holder_of, refuse_unwritable
 from dpsweep.foundation.words import counted
 
 CONNECT_S = 10.0

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.foundation import postgres as sessions
+from dpsweep.foundation.postgres import sessions
 from tests.helpers.mlflow_servers import free_port
 
 _FOUND = [*sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)]

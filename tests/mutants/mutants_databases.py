@@ -3,8 +3,8 @@
 from mutant import Mutant
 
 _LOG, _SESSION = (
-    "platform/dpsweep/foundation/postgres_log.py",
-    "platform/dpsweep/foundation/postgres.py",
+    "platform/dpsweep/foundation/postgres/log.py",
+    "platform/dpsweep/foundation/postgres/sessions.py",
 )
 _TESTS = "tests/unit/foundation/test_postgres.py::"
 

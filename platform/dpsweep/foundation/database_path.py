@@ -9,8 +9,8 @@ from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from urllib.parse import parse_qsl, urlsplit
 
-from dpsweep.foundation import postgres
 from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.postgres import sessions
 
 SCHEMES = ("postgresql", "postgres")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -112,22 +112,22 @@ class DatabasePath:
 
     def exists(self) -> bool:
         """Ask the database whether the log is there."""
-        return postgres.has_log(self)
+        return sessions.has_log(self)
 
     def glob(self, pattern: str) -> Iterator[DatabasePath]:
         """Ask the database for the logs right below this folder whose names match."""
-        for key in postgres.logs_below(self):
+        for key in sessions.logs_below(self):
             name = key.removeprefix(f"{self.key}/")
             if "/" not in name and fnmatchcase(name, pattern):
                 yield DatabasePath(self.server, key)
 
     def rename(self, target: DatabasePath) -> None:
         """Give the log another name in its database."""
-        postgres.rename_log(self, target)
+        sessions.rename_log(self, target)
 
     def unlink(self, *, missing_ok: bool = False) -> None:
         """Remove the log with its records."""
-        if not postgres.remove_log(self) and not missing_ok:
+        if not sessions.remove_log(self) and not missing_ok:
             raise FileNotFoundError(str(self))
 
 

@@ -17,8 +17,8 @@ from dpsweep.foundation.database_path import DatabasePath, LogPath, is_database_
 from dpsweep.foundation.durable import DurableLog, Log, decode_records, read_log_file
 from dpsweep.foundation.file_paths import file_path, on_disk
 from dpsweep.foundation.locks import FileLock
-from dpsweep.foundation.postgres import count_lines, holder_of, read_lines
-from dpsweep.foundation.postgres_log import PostgresLock, PostgresLog
+from dpsweep.foundation.postgres.log import PostgresLock, PostgresLog
+from dpsweep.foundation.postgres.sessions import count_lines, holder_of, read_lines
 
 Lock = FileLock | PostgresLock
 _FIRST = b'{"seq":0,'

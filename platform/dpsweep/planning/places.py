@@ -23,7 +23,7 @@ from dpsweep.foundation.errors import (
 )
 from dpsweep.foundation.file_paths import is_writable
 from dpsweep.foundation.logs import begins_as_log, read_log
-from dpsweep.foundation.postgres import refuse_unwritable
+from dpsweep.foundation.postgres.sessions import refuse_unwritable
 from dpsweep.ledgers.dataset import DatasetLedger, why_closed
 from dpsweep.spec.study import SweepSpec
 from dpsweep.spec.tracking import database_of, masked

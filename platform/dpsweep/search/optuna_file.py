@@ -24,7 +24,7 @@ from dpsweep.foundation.database_path import DatabasePath, LogPath
 from dpsweep.foundation.durable import damage_of_sqlite
 from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import set_aside
-from dpsweep.foundation.postgres import PATIENCE_S, SCHEMA, making_tables
+from dpsweep.foundation.postgres.sessions import PATIENCE_S, SCHEMA, making_tables
 from dpsweep.foundation.servers import (
     MORE_CONNECTIONS,
     brief,

@@ -13,7 +13,7 @@ from dpsweep.foundation.bucket_path import BucketPath, answers
 from dpsweep.foundation.database_path import is_database_address
 from dpsweep.foundation.errors import DamagedStudyError, SpecError, StudyError, SweepError
 from dpsweep.foundation.logs import Tail, is_locked, lock
-from dpsweep.foundation.postgres import answers as database_answers
+from dpsweep.foundation.postgres.sessions import answers as database_answers
 from dpsweep.ledgers.study_state import read_study_state
 from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.spec.base import seen

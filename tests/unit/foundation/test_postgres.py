@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from dpsweep.foundation import postgres as sessions
-from dpsweep.foundation import postgres_log
 from dpsweep.foundation.database_path import DatabasePath, check_server, log_path
 from dpsweep.foundation.errors import (
     BadInputError,
@@ -24,6 +22,8 @@ from dpsweep.foundation.errors import (
     StudyError,
 )
 from dpsweep.foundation.logs import Tail, as_file, is_locked, lock, open_log, read_log
+from dpsweep.foundation.postgres import log as postgres_log
+from dpsweep.foundation.postgres import sessions
 from tests.helpers import postgres
 from tests.helpers.logs import content, put
 
@@ -353,7 +353,7 @@ def test_a_connection_that_breaks_is_made_again_whatever_it_says(path, words):
 def test_without_psycopg_it_says_what_to_install(tmp_path):
     code = (
         "import sys; sys.modules['psycopg'] = None\n"
-        "from dpsweep.foundation.postgres import refuse_unreachable\n"
+        "from dpsweep.foundation.postgres.sessions import refuse_unreachable\n"
         "refuse_unreachable('postgresql://ada@127.0.0.1/x')\n"
     )
     done = subprocess.run(

@@ -8,11 +8,11 @@ import optuna
 import psycopg
 import pytest
 
-from dpsweep.foundation import postgres as sessions
 from dpsweep.foundation import servers
 from dpsweep.foundation.database_path import DatabasePath
 from dpsweep.foundation.errors import LockedError, StorageError
 from dpsweep.foundation.logs import is_locked, open_log, read_log
+from dpsweep.foundation.postgres import sessions
 from dpsweep.search.optuna_file import OptunaDatabase, unusable
 from tests.helpers import postgres
 

@@ -11,9 +11,9 @@ import time
 
 import pytest
 
-from dpsweep.foundation import postgres
 from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError, StorageError
 from dpsweep.foundation.logs import open_log
+from dpsweep.foundation.postgres import sessions
 from dpsweep.ledgers import dataset as dataset_ledger
 from dpsweep.ledgers.caps import DatasetBudgetError
 from dpsweep.ledgers.dataset import (
@@ -213,7 +213,7 @@ def test_a_damaged_ledger_is_refused(path):
 
 
 def test_a_place_that_cannot_be_written_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(postgres, "EARLY_S", 1.0)
+    monkeypatch.setattr(sessions, "EARLY_S", 1.0)
     (tmp_path / "file").write_text("")
     with pytest.raises(BadInputError, match="cannot write the dataset ledger"):
         charge(tmp_path / "file" / "budget.jsonl", "a", **CAPS)

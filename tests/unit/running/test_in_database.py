@@ -12,10 +12,10 @@ from launches import Listening
 from studies_here import run_here
 
 from dpsweep import sweep
-from dpsweep.foundation import postgres as sessions
 from dpsweep.foundation.database_path import DatabasePath, log_path
 from dpsweep.foundation.errors import BadInputError, LedgerError, SpecError, StudyError
 from dpsweep.foundation.logs import read_log
+from dpsweep.foundation.postgres import sessions
 from dpsweep.ledgers.dataset import DatasetLedger, read_dataset_ledger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.trial import trial_file

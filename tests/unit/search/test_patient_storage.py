@@ -8,7 +8,7 @@ from sqlalchemy.exc import OperationalError, PendingRollbackError
 from whole_studies import make_spec
 
 from dpsweep.foundation.database_path import DatabasePath
-from dpsweep.foundation.postgres import LOCKS
+from dpsweep.foundation.postgres.sessions import LOCKS
 from dpsweep.search import optuna_file, suggestions
 from dpsweep.search.optuna_file import OptunaDatabase, PatientStorage
 from dpsweep.search.suggestions import Suggestions

@@ -16,7 +16,7 @@ from dpsweep.foundation.errors import (
     SweepError,
     UnreachableError,
 )
-from dpsweep.foundation.postgres import LOCKS, SCHEMA, Session, holder_of, read_lines, who
+from dpsweep.foundation.postgres.sessions import LOCKS, SCHEMA, Session, holder_of, read_lines, who
 
 _BEAT_S = 2.0
 _MAKE = f"insert into {SCHEMA}.logs (name) values (%s) on conflict (name) do nothing"

@@ -1,0 +1,1 @@
+"""PostgreSQL: sessions with a server, and logs that are rows in it."""
