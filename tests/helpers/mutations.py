@@ -8,7 +8,7 @@ import json
 import random
 from pathlib import Path
 
-from dpsweep.foundation.durable import checked_json, encode_record
+from dpsweep.foundation.records import checked_json, encode_record
 
 #: Values that stand where others belong.
 ODD = (

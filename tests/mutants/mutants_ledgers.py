@@ -194,6 +194,16 @@ LEDGERS = (
         "what it held may be held by others",
     ),
     Mutant(
+        "a reader that trusts what it has read before",
+        "platform/dpsweep/foundation/records.py",
+        "if not raw.startswith(before.raw):",
+        "if len(raw) < len(before.raw):",
+        (
+            "tests/unit/foundation/test_durable.py::test_a_reader_sees_what_happens_to_what_it_has_read",
+        ),
+        "no trial runs that was not admitted",
+    ),
+    Mutant(
         "a process that comes after the end of its trial",
         "platform/dpsweep/ledgers/admission.py",
         'if "settle" in last and next(reversed(last)) == "settle":',

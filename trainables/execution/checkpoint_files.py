@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dpsweep.foundation.durable import read_checked_json
 from dpsweep.foundation.errors import CheckpointError, SweepError
 from dpsweep.foundation.file_paths import FilePath, read_file
+from dpsweep.foundation.records import read_checked_json
 from dpsweep.foundation.shapes import fits
 
 #: Keys of the JSON file of a checkpoint.

@@ -12,9 +12,10 @@ from typing import Any
 
 import torch
 
-from dpsweep.foundation.durable import checked_json, write_atomically
+from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import CheckpointError, SweepError
 from dpsweep.foundation.file_paths import FilePath, set_aside
+from dpsweep.foundation.records import checked_json
 from dpsweep.trainables.execution.checkpoint_files import Found, Resumption, find, find_resumption
 
 #: ``last``, ``best``, or the name of a release (``starts.release_name``).

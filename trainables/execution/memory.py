@@ -10,8 +10,9 @@ import sys
 import time
 from contextlib import suppress
 
-from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
+from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.file_paths import FilePath, read_file
+from dpsweep.foundation.records import checked_json, read_checked_json
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.devices.peaks import forget_peak, resident_bytes
 from dpsweep.trainables.devices.sharing import MIB

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import sqlite3
 import tempfile
 import threading
-import zlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -20,130 +18,32 @@ from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.errors import MAKE_ROOM, LedgerError, LockedError, StorageError
 from dpsweep.foundation.file_paths import FilePath, read_file
 from dpsweep.foundation.locks import take_alone
-
-_SEAL = ', "crc": "'
-
-
-def _checksum(body: str) -> str:
-    return f"{zlib.crc32(body.encode()):08x}"
+from dpsweep.foundation.records import decode_log, encode_record, unfinished
 
 
-def encode_record(record: Mapping[str, Any]) -> str:
-    """Return a record of a log as its line, checksum and newline included."""
-    body = json.dumps(record, separators=(",", ":"), allow_nan=False)
-    return f'{body[:-1]},"crc":"{_checksum(body)}"}}\n'
+def read_raw(path: FilePath) -> bytes:
+    """Return what the file of a log holds; of one that is not there, nothing.
 
-
-def _document(text: str) -> Any:
-    """Return what a JSON text says; ``ValueError`` of one that is nested too deeply, too."""
-    try:
-        return json.loads(text)
-    except RecursionError as error:
-        raise ValueError("it is nested too deeply") from error
-
-
-def _body(line: str) -> str | None:
-    """Return what a line says without its checksum, or None if that is not of it."""
-    body, seal, tail = line.rpartition(',"crc":"')
-    if not seal or tail != f'{_checksum(body + "}")}"}}':
-        return None
-    return body + "}"
-
-
-def _decode(line: str) -> dict[str, Any] | None:
-    """Return the record of one complete line, or None if it is damaged."""
-    body = _body(line)
-    try:
-        record = None if body is None else _document(body)
-    except ValueError:
-        return None
-    return record if isinstance(record, dict) else None
-
-
-def decode_records(lines: Iterable[str], where: str, first: int = 0) -> list[dict[str, Any]]:
-    """Return the records of a log's lines, which must be whole, in order and without gap.
-
-    Args:
-        lines: Without their newlines.
-        where: The log, for the error.
-        first: Number of the first of these lines.
     Raises:
-        LedgerError: History was lost or damaged.
-    """
-    records = []
-    for number, line in enumerate(lines, start=first):
-        record = _decode(line)
-        if record is None or record.get("seq") != number:
-            raise LedgerError(
-                f"{where}:{number + 1}: record damaged or missing; the log cannot be trusted",
-                because="its checksum or its sequence number is wrong",
-                fix="restore it from a backup, or start a new study",
-            )
-        records.append(record)
-    return records
-
-
-def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the good records of a log and the byte length they occupy.
-
-    A tail without a newline is an append that never finished, so nothing that waits for an append
-    has happened; it is dropped, unless it is a whole record. Damage anywhere else means that
-    history was lost: refused. So is a tail that begins as no record does: somebody else's file.
+        LedgerError: It cannot be read.
     """
     try:
-        raw = read_file(path)
+        return read_file(path)
     except FileNotFoundError:
-        return [], 0
+        return b""
     except OSError as error:
         is_closed = isinstance(error, PermissionError)
         restore = "restore the file from a backup, or start a new study"
         fix = "ask as the user whose study it is" if is_closed else restore
         raise LedgerError(f"{path} cannot be read: {error.strerror}", fix=fix) from error
-    end = raw.rfind(b"\n") + 1
-    records = decode_records(raw[:end].decode("utf-8", "replace").split("\n")[:-1], str(path))
-    begin = f'{{"seq":{len(records)},'.encode()
-    tail = raw[end:].rstrip(b"\0")  # a file may have grown before what stands there was written
-    if not (tail.startswith(begin) or begin.startswith(tail)):
-        raise LedgerError(
-            f"{path}: its last line is no record; the log cannot be trusted",
-            because="it does not begin as one",
-            fix="name another file, restore this one from a backup, or start a new study",
-        )
-    text = tail.decode("utf-8", "replace")
-    if _body(text) is not None:
-        return [*records, *decode_records([text], str(path), first=len(records))], end + len(tail)
-    return records, end
 
 
-def checked_json(record: Mapping[str, Any]) -> bytes:
-    """Return a record as one JSON document with a checksum of itself in its last key.
-
-    >>> read_checked_json(checked_json({"step": 3}), known=("step",))
-    {'step': 3}
-    """
-    body = json.dumps(record)
-    return f'{body[:-1]}{_SEAL}{_checksum(body)}"}}'.encode()
-
-
-def read_checked_json(content: bytes, *, known: Collection[str]) -> dict[str, Any]:
-    """Return the record of a document that ``checked_json`` wrote.
-
-    Documents of before there were checksums are read as they are.
-
-    Args:
-        content: The document.
-        known: Every key that a document without a checksum may have.
-    Raises:
-        ValueError: It is damaged.
-    """
-    text = content.decode()
-    body, seal, tail = text.rpartition(_SEAL)
-    if seal and tail != f'{_checksum(body + "}")}"}}':
-        raise ValueError("its checksum is not that of its content")
-    record = _document(body + "}" if seal else text)
-    if not isinstance(record, dict) or not (seal or set(record) <= set(known)):
-        raise ValueError("its keys are not those that were written")
-    return record
+def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """Return the good records of a log and the byte length they occupy."""
+    raw = read_raw(path)
+    whole = decode_log(raw, str(path))
+    last, length = unfinished(raw, whole, str(path))
+    return [*whole.records, *last], len(whole.raw) + length
 
 
 def read_log_file(path: Path) -> list[dict[str, Any]]:

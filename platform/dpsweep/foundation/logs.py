@@ -14,11 +14,12 @@ from typing import Any
 
 from dpsweep.foundation import locks
 from dpsweep.foundation.database_path import DatabasePath, LogPath, is_database_address
-from dpsweep.foundation.durable import DurableLog, Log, decode_records, read_log_file
+from dpsweep.foundation.durable import DurableLog, Log, read_log_file, read_raw
 from dpsweep.foundation.file_paths import file_path, on_disk
 from dpsweep.foundation.locks import FileLock
 from dpsweep.foundation.postgres.log import PostgresLock, PostgresLog
 from dpsweep.foundation.postgres.sessions import count_lines, holder_of, read_lines
+from dpsweep.foundation.records import Decoded, decode_log, decode_records, unfinished
 
 Lock = FileLock | PostgresLock
 _FIRST = b'{"seq":0,'
@@ -50,6 +51,34 @@ def read_log(path: LogPath) -> list[dict[str, Any]]:
     if isinstance(path, DatabasePath):
         return decode_records(read_lines(path), str(path))
     return read_log_file(path)
+
+
+class LogReader:
+    """Reads a log again and again, and decodes only what has come since.
+
+    Each time it reads all of it, and compares it with what was there before: damage anywhere, or
+    another log in its place, is seen as ``read_log`` sees it. A long log would else cost whoever
+    asks it once a trial more with every trial.
+
+    Args:
+        path: Of the log.
+    """
+
+    def __init__(self, path: LogPath) -> None:
+        self.path = path
+        self._before = Decoded()
+
+    def read(self) -> list[dict[str, Any]]:
+        """Return every record, as ``read_log`` does; they are not to be changed."""
+        path, where = self.path, str(self.path)
+        if isinstance(path, DatabasePath):
+            raw = "".join(f"{line}\n" for line in read_lines(path)).encode()
+        else:
+            raw = read_raw(path)
+        whole = decode_log(raw, where, self._before)
+        last, _ = unfinished(raw, whole, where)
+        self._before = whole
+        return [*whole.records, *last]
 
 
 def begins_as_log(path: LogPath) -> bool:

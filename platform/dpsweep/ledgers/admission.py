@@ -5,11 +5,12 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import LedgerError
-from dpsweep.foundation.logs import read_log
+from dpsweep.foundation.logs import LogReader
 from dpsweep.ledgers.trial import STUDY_FILE
 from dpsweep.privacy.events import Plan
 
@@ -67,11 +68,17 @@ def is_promoted(directory: LogPath, trial: int) -> bool:
 def _last(directory: LogPath, trial: int) -> dict[str, Mapping[str, Any]]:
     """Return the last reservation and the last settlement of a trial, in their order."""
     last: dict[str, Mapping[str, Any]] = {}
-    for record in read_log(directory / STUDY_FILE):
+    for record in _reader(directory / STUDY_FILE).read():
         if record["kind"] in ("reserve", "settle") and record["trial"] == trial:
             last.pop(record["kind"], None)
             last[record["kind"]] = record
     return last
+
+
+@lru_cache(maxsize=4)
+def _reader(ledger: LogPath) -> LogReader:
+    """Return this process's reader of a study's ledger; a trial's asks it for every trial."""
+    return LogReader(ledger)
 
 
 def plan_digest(plan: Plan) -> str:

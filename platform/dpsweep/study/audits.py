@@ -6,9 +6,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
-from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
+from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import DamagedStudyError
 from dpsweep.foundation.file_paths import FilePath, matching, read_file
+from dpsweep.foundation.records import checked_json, read_checked_json
 from dpsweep.foundation.words import counted
 from dpsweep.privacy.statement import PrivacyStatement, shown_epsilon
 

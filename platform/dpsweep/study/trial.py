@@ -9,9 +9,9 @@ from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
-from dpsweep.foundation.durable import checked_json, read_checked_json
 from dpsweep.foundation.errors import DamagedStudyError
 from dpsweep.foundation.file_paths import FilePath, read_file
+from dpsweep.foundation.records import checked_json, read_checked_json
 from dpsweep.privacy.events import Plan
 from dpsweep.privacy.events.plan import Part
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from dpsweep.foundation.durable import checked_json, read_checked_json, write_atomically
+from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.file_paths import FilePath, read_file
+from dpsweep.foundation.records import checked_json, read_checked_json
 
 #: Stands where a trial's number does for the run of public pre-training, which is no trial.
 PRETRAINING = -1

@@ -11,7 +11,7 @@ from stored_studies import copy_studies
 from whole_studies import cli_here
 
 from dpsweep.cli.tables import lines_of_record, lines_of_table, talk, wrapped
-from dpsweep.foundation.durable import encode_record
+from dpsweep.foundation.records import encode_record
 from dpsweep.spec.file import dump_yaml, parse_yaml
 from dpsweep.tracking.state import TrackingState
 

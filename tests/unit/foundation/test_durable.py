@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 from other_user import without_rights
 
-from dpsweep.foundation import durable
+from dpsweep.foundation import durable, records
 from dpsweep.foundation.durable import DurableLog, write_atomically
 from dpsweep.foundation.errors import LedgerError, StorageError, StudyError
 from dpsweep.foundation.locks import FileLock, is_locked
-from dpsweep.foundation.logs import begins_as_log, read_log
+from dpsweep.foundation.logs import LogReader, begins_as_log, read_log
 
 
 def test_records_come_back_in_order(tmp_path):
@@ -337,3 +337,63 @@ def test_what_cannot_be_opened_is_told_where_it_is_read(tmp_path):
     assert not begins_as_log(other)
     other.write_text("")
     assert begins_as_log(other)
+
+
+def test_a_reader_decodes_only_what_is_new(tmp_path, monkeypatch):
+    path = tmp_path / "log.jsonl"
+    decoded = []
+    decode = records._decode
+    monkeypatch.setattr(records, "_decode", lambda line: decoded.append(line) or decode(line))
+    reader = LogReader(path)
+    assert reader.read() == []
+    with DurableLog(path) as log:
+        for number in range(20):
+            log.append({"trial": number})
+            decoded.clear()
+            assert [record["trial"] for record in reader.read()] == [*range(number + 1)]
+            assert len(decoded) == 1
+    assert reader.read() == read_log(path)
+
+
+@pytest.mark.parametrize("damage", ["a byte", "a record less", "another log", "removed"])
+def test_a_reader_sees_what_happens_to_what_it_has_read(tmp_path, damage):
+    path = tmp_path / "log.jsonl"
+    with DurableLog(path) as log:
+        for number in range(5):
+            log.append({"trial": number})
+    reader = LogReader(path)
+    assert len(reader.read()) == 5
+    raw = path.read_bytes()
+    if damage == "a byte":  # as many bytes as before, and the time of change put back
+        times = path.stat()
+        path.write_bytes(raw.replace(b'"trial":1', b'"trial":7'))
+        os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+        for read in (reader.read, reader.read, lambda: read_log(path)):
+            with pytest.raises(LedgerError, match=r":2: record damaged"):
+                read()
+        path.write_bytes(raw)
+        assert len(reader.read()) == 5
+        return
+    if damage == "a record less":
+        path.write_bytes(raw[: raw.rindex(b'{"seq":4')])
+    if damage == "another log":
+        path.unlink()
+        with DurableLog(path) as log:
+            for number in range(7):
+                log.append({"trial": 10 + number})
+    if damage == "removed":
+        path.unlink()
+    assert reader.read() == read_log(path)
+    assert len(reader.read()) == {"a record less": 4, "another log": 7, "removed": 0}[damage]
+
+
+def test_a_reader_takes_a_last_record_without_its_newline_once(tmp_path):
+    path = tmp_path / "log.jsonl"
+    with DurableLog(path) as log:
+        log.append({"a": 1})
+        log.append({"b": 2})
+    whole = path.read_bytes()
+    reader = LogReader(path)
+    for raw in (whole[:-1], whole[:-9], whole, whole[:-1], whole):
+        path.write_bytes(raw)
+        assert reader.read() == read_log(path)

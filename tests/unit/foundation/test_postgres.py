@@ -21,7 +21,7 @@ from dpsweep.foundation.errors import (
     StorageError,
     StudyError,
 )
-from dpsweep.foundation.logs import Tail, as_file, is_locked, lock, open_log, read_log
+from dpsweep.foundation.logs import LogReader, Tail, as_file, is_locked, lock, open_log, read_log
 from dpsweep.foundation.postgres import log as postgres_log
 from dpsweep.foundation.postgres import sessions
 from tests.helpers import postgres
@@ -297,6 +297,18 @@ def test_a_tail_reads_on_where_it_stood(path):
     ((line, end),) = tail.lines(place)
     assert b'"b"' in line
     assert end == tail.size()
+
+
+def test_a_reader_of_rows_sees_new_ones_and_damage(path):
+    reader = LogReader(path)
+    assert reader.read() == []
+    with open_log(path) as log:
+        for number in range(3):
+            log.append({"trial": number})
+            assert reader.read() == read_log(path)
+    put(path, content(path).replace(b'"trial":1', b'"trial":2'))
+    with pytest.raises(LedgerError, match=":2: record damaged"):
+        reader.read()
 
 
 def test_a_log_becomes_a_file_for_who_needs_one(path):

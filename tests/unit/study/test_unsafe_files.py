@@ -16,9 +16,10 @@ from stored_studies import copy_studies
 from whole_studies import cli_here
 
 from dpsweep.cli.doctor import feature_stores
-from dpsweep.foundation.durable import DurableLog, checked_json
+from dpsweep.foundation.durable import DurableLog
 from dpsweep.foundation.errors import CheckpointError, LedgerError, StudyError
 from dpsweep.foundation.locks import FileLock
+from dpsweep.foundation.records import checked_json
 from dpsweep.planning.deltas import with_launched_delta
 from dpsweep.results.pictures.confusion import confusion
 from dpsweep.results.study import load_sweep

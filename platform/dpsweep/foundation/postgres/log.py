@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.foundation.database_path import DatabasePath
-from dpsweep.foundation.durable import Log, decode_records, encode_record
+from dpsweep.foundation.durable import Log
 from dpsweep.foundation.errors import (
     LedgerError,
     LockedError,
@@ -17,6 +17,7 @@ from dpsweep.foundation.errors import (
     UnreachableError,
 )
 from dpsweep.foundation.postgres.sessions import LOCKS, SCHEMA, Session, holder_of, read_lines, who
+from dpsweep.foundation.records import decode_records, encode_record
 
 _BEAT_S = 2.0
 _MAKE = f"insert into {SCHEMA}.logs (name) values (%s) on conflict (name) do nothing"
