@@ -9,7 +9,7 @@ from optuna.exceptions import StorageInternalError
 from whole_studies import make_spec
 
 from dpsweep.foundation.errors import SweepError
-from dpsweep.search import built_in
+from dpsweep.search import long_tpe
 from dpsweep.search.known import KnownTrial
 from dpsweep.search.suggestions import Suggestions
 from dpsweep.search_spaces.base import SearchSpace
@@ -132,15 +132,15 @@ def test_what_is_not_written_is_not_believed(tmp_path, monkeypatch):
 
 
 def test_an_excerpt_of_a_long_history_is_what_copies_of_its_trials_are(monkeypatch):
-    monkeypatch.setattr(built_in, "SHOWN", 40)
+    monkeypatch.setattr(long_tpe, "SHOWN", 40)
     study = optuna.create_study(direction="maximize", sampler=optuna.samplers.RandomSampler(seed=1))
     study.optimize(lambda trial: -abs(trial.suggest_float("x", 0, 1) - 0.3), n_trials=60)
     copies = optuna.create_study(direction="maximize")
-    copies.add_trials(built_in.thinned(study.get_trials(), study.direction))
+    copies.add_trials(long_tpe.History(study.direction).shown(study.get_trials()))
     asked = {"excerpt": [], "copies": []}
     for seed in range(20):
         for name, of, sampler in (
-            ("excerpt", study, built_in.LongTPE(seed)),
+            ("excerpt", study, long_tpe.LongTPE(seed)),
             ("copies", copies, optuna.samplers.TPESampler(seed=seed, multivariate=False)),
         ):
             of.sampler = sampler
