@@ -1,6 +1,7 @@
 """The structure that docs/structure.md promises: import direction, doors, packages, lazy imports."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -67,6 +68,16 @@ def sources():
 @pytest.fixture(scope="module")
 def graph(sources):
     return import_graph(sources)
+
+
+@pytest.fixture(scope="module")
+def heavy(sources):
+    return heavy_packages(sources)
+
+
+@functools.cache
+def parsed(source):
+    return ast.parse(source)
 
 
 def allowed(module, doors):
@@ -190,7 +201,7 @@ def inner_imports(sources):
     return {
         (name, node.lineno, target)
         for name, source in sources.items()
-        for function in ast.walk(ast.parse(source))
+        for function in ast.walk(parsed(source))
         if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
         for node in ast.walk(function)
         if isinstance(node, ast.ImportFrom) and f"{node.module}.".startswith("dpsweep.")
@@ -206,7 +217,7 @@ def submodule(node, sources):
 
 def imported_at_once(source):
     """Return what a module imports when it is imported itself: not in functions, not for types."""
-    nodes, names = list(ast.parse(source).body), []
+    nodes, names = list(parsed(source).body), []
     while nodes:
         node = nodes.pop()
         if isinstance(node, ast.Import):
@@ -241,9 +252,9 @@ def heavy_packages(sources):
     return loaded
 
 
-def test_imports_inside_functions_are_the_exception(sources):
+def test_imports_inside_functions_are_the_exception(sources, heavy):
     """They hide circles; each loads a heavy package that its own module does not load."""
-    inner, heavy = inner_imports(sources), heavy_packages(sources)
+    inner = inner_imports(sources)
     assert len(inner) <= MAX_INNER_IMPORTS
     needless = [place for place in sorted(inner) if not heavy[place[2]] - heavy[place[0]]]
     assert needless == []
@@ -258,14 +269,14 @@ def test_imports_inside_functions_are_the_exception(sources):
         "dpsweep.trainables.networks.build",
     ],
 )
-def test_heavy_packages_are_those_that_are_loaded(sources, module):
+def test_heavy_packages_are_those_that_are_loaded(heavy, module):
     """What is read off the sources is what Python does; packages load others of their own."""
     code = (
         "import sys, importlib; importlib.import_module(sys.argv[1]); "
         f"print(' '.join(m for m in {sorted(HEAVY)} if m in sys.modules))"
     )
     said = subprocess.check_output([sys.executable, "-c", code, module], text=True)
-    assert set(said.split()) == heavy_packages(sources)[module]
+    assert set(said.split()) == heavy[module]
 
 
 def test_inner_imports_are_seen():

@@ -1,6 +1,7 @@
 """The import graph of the source tree; imports inside functions and for types alone count."""
 
 import ast
+import functools
 import re
 from pathlib import Path
 
@@ -35,13 +36,16 @@ def modules():
     return found
 
 
+@functools.cache
 def imports(source):
-    """Yield what a source imports: (module, names taken from it, or nothing)."""
+    """Return what a source imports: (module, names taken from it, or nothing)."""
+    imported = []
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Import):
-            yield from ((alias.name, ()) for alias in node.names)
+            imported += [(alias.name, ()) for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module and node.level == 0:
-            yield node.module, tuple(alias.name for alias in node.names)
+            imported.append((node.module, tuple(alias.name for alias in node.names)))
+    return imported
 
 
 def import_graph(sources):
