@@ -5,10 +5,12 @@ import sys
 try:
     from dpsweep.foundation.process.garbage import search_seldom
     from dpsweep.foundation.process.interrupts import note_interrupts
+    from dpsweep.foundation.process.packages import scan_once
     from dpsweep.foundation.process.streams import open_standard_streams
 
     open_standard_streams()
     search_seldom()
+    scan_once()
     note_interrupts()
     # Most of a second, in which Ctrl-C would find nobody.
     from dpsweep.cli.app import command

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Iterator, Mapping, Sequence
-from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
+from importlib import import_module, metadata
+from importlib.metadata import EntryPoint
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
@@ -33,7 +33,7 @@ def installed(group: str) -> dict[str, EntryPoint]:
     >>> installed("dpsweep.no_such_group")
     {}
     """
-    return {point.name: point for point in sorted(entry_points(group=group))}
+    return {point.name: point for point in sorted(metadata.entry_points(group=group))}
 
 
 def of_a_package(word: str, known: Sequence[str]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from importlib.metadata import entry_points
+from importlib import metadata
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -65,7 +65,7 @@ class TrackingSpec(Part):
             )
             return
         scheme = uri.partition("://")[0].partition("+")[0]
-        plugins = {entry.name for entry in entry_points(group="mlflow.tracking_store")}
+        plugins = {entry.name for entry in metadata.entry_points(group="mlflow.tracking_store")}
         if scheme not in {*_SCHEMES, *plugins}:
             yield Mistake("uri", f"{masked(uri)!r}: MLflow knows no store {scheme}://", _STORES)
         if uri.partition("?")[0] in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):

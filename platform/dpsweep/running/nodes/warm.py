@@ -17,6 +17,7 @@ from dpsweep import cluster
 from dpsweep.cluster.worker import HOME, THREAD_NAMES, THREADS, TRIED
 from dpsweep.foundation.process.deferring import defer, parts_alone
 from dpsweep.foundation.process.garbage import loading
+from dpsweep.foundation.process.packages import scan_once
 
 
 def load() -> None:
@@ -31,6 +32,7 @@ def load() -> None:
     for name in THREAD_NAMES:
         os.environ[name] = os.environ[THREADS]
     if os.environ[HOME] == str(Path(cluster.__file__).parent):
+        scan_once()
         try:
             with loading(), _only_what_trials_use():
                 import dpsweep.trainables.execution.actor  # ray.tune
