@@ -104,8 +104,8 @@ class MultiLabel(Task):
         return _attributes_sum
 
     def tally(self, outputs: torch.Tensor, labels: torch.Tensor) -> Tally:
-        """See ``Task``; counts per attribute."""
-        correct = ((outputs > 0) == (labels > 0.5)).sum(dim=0)
+        """See ``Task``; counts per attribute, and an output that is NaN answers none."""
+        correct = (((outputs > 0) == (labels > 0.5)) & ~outputs.isnan()).sum(dim=0)
         return Tally(correct, len(labels), float(_attributes_sum(outputs, labels)))
 
     def scores(self, tallies: Sequence[Tally], class_names: Sequence[str]) -> dict[str, float]:
@@ -143,7 +143,7 @@ class CausalLM(Task):
     def tally(self, outputs: torch.Tensor, labels: torch.Tensor) -> Tally:
         """See ``Task``; counts over tokens."""
         counts = labels != IGNORED
-        correct = ((outputs.argmax(dim=-1) == labels) & counts).sum()
+        correct = ((outputs.argmax(dim=-1) == labels) & counts & ~outputs.isnan().any(dim=-1)).sum()
         return Tally(correct, int(counts.sum()), float(_token_losses(outputs, labels).sum()))
 
     def scores(self, tallies: Sequence[Tally], class_names: Sequence[str]) -> dict[str, float]:

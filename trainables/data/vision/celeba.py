@@ -5,7 +5,6 @@ Source: Liu et al. 2015, https://mmlab.ie.cuhk.edu.hk/projects/CelebA.html.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +13,7 @@ import numpy as np
 
 from dpsweep.foundation.errors import DataError
 from dpsweep.foundation.registry import did_you_mean
+from dpsweep.spec.data.class_names import metric_problem
 from dpsweep.spec.data.datasets import PUBLISHED_RECORDS
 from dpsweep.trainables.data.images import encoded_files, image_records
 from dpsweep.trainables.data.kept.keep import Keep, decoded
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _IMAGES, _ATTRIBUTES, _PARTITION = "img_align_celeba", "list_attr_celeba", "list_eval_partition"
 #: Parts by their number in the partition.
 _PARTS = {"0": "train", "1": "validation", "2": "test"}
-_NAME = re.compile(r"[A-Za-z0-9_.-]+")
 _GET_AGAIN = "get the files again, as the authors and torchvision have them"
 
 
@@ -59,12 +58,9 @@ def open_celeba(spec: DataSpec) -> Source:
             f"data.attributes has {unknown[0]!r}, which is no attribute in {attributes.name}",
             fix=did_you_mean(unknown[0], names) or f"there are: {', '.join(names)}",
         )
-    odd = [name for name in chosen if not _NAME.fullmatch(name)]
-    if odd:
-        raise DataError(
-            f"{attributes.name} names an attribute {odd[0]!r}, and it would name a metric",
-            fix="use letters, digits and _ . - alone",
-        )
+    for problem, fix in map(metric_problem, chosen):
+        if problem:
+            raise DataError(f"{attributes.name} has an attribute {problem}", fix=fix)
     is_one = spec.task == "classification"
     classes = (f"not {chosen[0]}", chosen[0]) if is_one else chosen
     if spec.num_classes not in (None, len(classes)):
@@ -126,10 +122,17 @@ def _lines(table: Path) -> Iterator[list[str]]:
 
 
 def _attribute_names(table: Path) -> tuple[str, ...]:
-    """Return the names in the header: after a line with a number, or after ``image_id``."""
+    """Return the names in the header: after a line with a number, or after ``image_id``.
+
+    Raises:
+        DataError: There are none, or one is there twice.
+    """
     for words in _lines(table):
         if len(words) > 1:
-            return tuple(words[1:] if words[0] == "image_id" else words)
+            names = tuple(words[1:] if words[0] == "image_id" else words)
+            if len(set(names)) < len(names):
+                raise DataError(f"{table} names an attribute twice", fix=_GET_AGAIN)
+            return names
     raise DataError(f"{table} names no attributes", fix=_GET_AGAIN)
 
 
@@ -164,7 +167,7 @@ def _rows(table: Path, names: Sequence[str], columns: Sequence[int]) -> np.ndarr
     """Return attributes of some images, bool (images, len(columns)): of -1 and 1, which are 1.
 
     Raises:
-        DataError: One has none, or others than -1 and 1; which one stays unsaid.
+        DataError: One has none, or others than -1 and 1, or has them twice; which one stays unsaid.
     """
     place = {name: row for row, name in enumerate(names)}
     values, seen = np.zeros((len(names), len(columns)), bool), np.zeros(len(names), bool)
@@ -173,6 +176,8 @@ def _rows(table: Path, names: Sequence[str], columns: Sequence[int]) -> np.ndarr
         row = place.get(words[0])
         if row is None:
             continue
+        if seen[row]:
+            raise DataError(f"{table} names an image twice", fix=_GET_AGAIN)
         if len(words) != width + 1 or not {"-1", "1"} >= set(words[1:]):
             raise DataError(f"{table} has an image without {width} times -1 or 1", fix=_GET_AGAIN)
         values[row] = [words[1 + column] == "1" for column in columns]

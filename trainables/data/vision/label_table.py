@@ -76,6 +76,9 @@ def _rows(table: Path, number_of: dict[str, int]) -> dict[str, int]:
                     f"{table} has no column {' and no column '.join(missing)}",
                     fix="begin it with the line file,label",
                 )
+            twice = [name for name in _COLUMNS if (reader.fieldnames or []).count(name) > 1]
+            if twice:
+                raise DataError(f"{table} has the column {twice[0]} twice", fix="keep one of them")
             for row in reader:
                 if None in row:
                     raise DataError(

@@ -17,6 +17,7 @@ _METRIC_NAME = re.compile(r"[A-Za-z0-9_. -]+")
 #: MLflow takes names of 250 characters, and of no folder itself or the one above it.
 _LONGEST = 250 - len("curve/validation/accuracy/")
 _FOLDERS = (".", "..")
+_NO_METRIC = "with which MLflow takes no metric"
 
 
 def _class_names(value: Any) -> Any:
@@ -83,6 +84,21 @@ ClassNames = Annotated[
 ]
 
 
+def metric_problem(name: str) -> tuple[str, str]:
+    """Return why MLflow takes no metric that is named after an attribute, and how to fix it.
+
+    Two empty texts where it takes it.
+    """
+    if not _METRIC_NAME.fullmatch(name):
+        problem = f"{seen(name)}, and the name of an attribute is part of a metric's name"
+        return problem, "use letters, digits, spaces and _ . - alone"
+    if name in _FOLDERS:
+        return f"{seen(name)}, {_NO_METRIC}", "use a name with a letter or a digit in it"
+    if len(name) > _LONGEST:
+        return f"of over {_LONGEST} characters, {_NO_METRIC}", "shorten it"
+    return "", ""
+
+
 def name_rules(raw: Mapping[str, Any], num_classes: int) -> Iterator[Mistake]:
     """Yield what is wrong about ``class_names`` of a raw section ``data``.
 
@@ -106,14 +122,11 @@ def name_rules(raw: Mapping[str, Any], num_classes: int) -> Iterator[Mistake]:
     odd = [name for name in texts if not _METRIC_NAME.fullmatch(name.strip())]
     if task != "multi_label":
         return
-    if odd:
-        problem = f"has {seen(odd[0])}, and the name of an attribute is part of a metric's name"
-        yield Mistake("class_names", problem, "use letters, digits, spaces and _ . - alone")
-    for name in (name for name in texts if name.strip() in _FOLDERS):
-        problem = f"has {seen(name)}, with which MLflow takes no metric"
-        yield Mistake("class_names", problem, "use a name with a letter or a digit in it")
+    for name in (*odd[:1], *(name for name in texts if name.strip() in _FOLDERS)):
+        problem, fix = metric_problem(name.strip())
+        yield Mistake("class_names", f"has {problem}", fix)
     long = [name for name in texts if len(name.strip()) > _LONGEST]
     if long:
         too_long = f"{counted(len(long), 'name')} of over {_LONGEST} characters"
-        problem = f"has {too_long}, with which MLflow takes no metric"
+        problem = f"has {too_long}, {_NO_METRIC}"
         yield Mistake("class_names", problem, "shorten them")

@@ -72,6 +72,23 @@ def test_attributes_by_hand() -> None:
     assert found["accuracy"] == pytest.approx(2 / 3)
 
 
+@pytest.mark.parametrize("name", ["classification", "multi_label", "causal_lm"])
+def test_an_output_that_is_no_number_answers_nothing(name: str) -> None:
+    """Else a network that has diverged would be as good as always saying 0."""
+    task = task_of(name)
+    logits, labels = batch(name, 4, seed=0)
+    tally = task.tally(torch.full_like(logits, math.nan), torch.zeros_like(labels))
+    assert not torch.as_tensor(tally.correct).any()
+    scored = task.scores([tally], tuple("abcd"))
+    assert {value for key, value in scored.items() if "accuracy" in key} == {0.0}
+    half = logits.clone()
+    half[:2] = math.nan
+    whole = task.tally(logits[2:], labels[2:])
+    assert torch.equal(
+        torch.as_tensor(task.tally(half, labels).correct), torch.as_tensor(whole.correct)
+    )
+
+
 def test_a_text_weighs_as_one_record_and_scores_are_over_tokens() -> None:
     logits = torch.zeros(2, 3, 4)
     logits[0, 0, 1] = 2.0

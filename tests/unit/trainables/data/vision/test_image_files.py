@@ -63,6 +63,8 @@ def test_parts_have_tables_of_their_own(make_spec, tmp_path):
         (ROWS, "file,label", [name for name, _ in ROWS[:3]], "names files that are no images"),
         ([*ROWS, ROWS[0]], "file,label", None, "names a file twice"),
         (ROWS, "name,label", None, "no column file"),
+        (ROWS, "file,label,label", None, "has the column label twice"),
+        (ROWS, "file,label,file", None, "has the column file twice"),
         (ROWS, "name,kind", None, "no column file and no column label"),
         ([*ROWS[:3], ("d.webp", "cow")], "file,label", None, "none of the declared classes"),
         ([*ROWS[:3], ("d.webp", "")], "file,label", None, "none of the declared classes"),
@@ -341,7 +343,30 @@ def test_damage_of_celeba_is_told_before_an_image_is_read(make_spec, tmp_path, d
     assert "00000" not in f"{caught.value} {caught.value.fix}"
 
 
-@pytest.mark.parametrize("row", ["", "000003.jpg 1 1 1", "000003.jpg 1 1 1 0"])
+@pytest.mark.parametrize(
+    ("header", "words"),
+    [
+        ("Smiling Male Smiling Young", "names an attribute twice"),
+        (".. Male Smiling Young", "has an attribute '..', with which MLflow takes no metric"),
+        (". Male Smiling Young", "has an attribute '.', with which MLflow"),
+        ("a" * 225 + " Male Smiling Young", "an attribute of over 224 characters, with which"),
+        ("b/d Male Smiling Young", "'b/d', and the name of an attribute is part of a metric"),
+    ],
+)
+def test_names_of_attributes_are_names_of_metrics(make_spec, tmp_path, header, words):
+    celeba(tmp_path / "c")
+    path = tmp_path / "c" / "list_attr_celeba.txt"
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([lines[0], header, *lines[2:]]))
+    spec = make_spec(dataset="celeba", path=str(tmp_path / "c"), task="multi_label", image_size=8)
+    with pytest.raises(DataError) as caught:
+        describe_dataset(spec)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "row", ["", "000003.jpg 1 1 1", "000003.jpg 1 1 1 0", "000003.jpg 1 1 1 1\n000003.jpg -1 1 1 1"]
+)
 def test_a_face_without_attributes_stays_unnamed(make_spec, tmp_path, row):
     celeba(tmp_path / "c")
     path = tmp_path / "c" / "list_attr_celeba.txt"
