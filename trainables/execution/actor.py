@@ -20,6 +20,7 @@ from ray.exceptions import RayActorError
 from ray.tune.trainable import Trainable
 
 from dpsweep.foundation.errors import (
+    AbsentLedgerError,
     BudgetExceededError,
     ChangedCodeError,
     LedgerError,
@@ -205,7 +206,7 @@ class DPTrainable(Trainable):
             report = self._failed(error)
             is_too_large = is_out_of_memory(error)
             self._is_leaving |= has_broken_device(error)  # its next trial needs another process
-            if isinstance(error, StorageError):
+            if isinstance(error, (StorageError, AbsentLedgerError)):
                 report = dataclasses.replace(report, unwritten=error.message)
             if isinstance(error, ChangedCodeError):
                 report = dataclasses.replace(report, changed=error.message)
@@ -332,7 +333,7 @@ def _failure(trial: int, error: BaseException) -> TrialReport:
     if is_out_of_memory(error):
         text = f"out of memory{text.removeprefix(type(error).__name__)}; {MEMORY_ADVICE}"
     is_violation = isinstance(error, (BudgetExceededError, LedgerError))
-    if is_violation and not isinstance(error, LockedError):
+    if is_violation and not isinstance(error, (LockedError, AbsentLedgerError)):
         text = f"privacy violation: {text}"
     return TrialReport(
         trial=trial, step=0, metrics={}, epsilon=0.0, done=True, reason=text, failure=text

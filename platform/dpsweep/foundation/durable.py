@@ -15,7 +15,13 @@ from types import TracebackType
 from typing import Any, Self
 
 from dpsweep.foundation.bucket_path import BucketPath
-from dpsweep.foundation.errors import MAKE_ROOM, LedgerError, LockedError, StorageError
+from dpsweep.foundation.errors import (
+    MAKE_ROOM,
+    AbsentLedgerError,
+    LedgerError,
+    LockedError,
+    StorageError,
+)
 from dpsweep.foundation.file_paths import FilePath, read_file
 from dpsweep.foundation.locks import take_alone
 from dpsweep.foundation.records import decode_log, encode_record, unfinished
@@ -25,7 +31,7 @@ def read_raw(path: FilePath) -> bytes:
     """Return what the file of a log holds; of one that is not there, nothing.
 
     Raises:
-        LedgerError: It cannot be read.
+        AbsentLedgerError: It cannot be read.
     """
     try:
         return read_file(path)
@@ -35,7 +41,7 @@ def read_raw(path: FilePath) -> bytes:
         is_closed = isinstance(error, PermissionError)
         restore = "restore the file from a backup, or start a new study"
         fix = "ask as the user whose study it is" if is_closed else restore
-        raise LedgerError(f"{path} cannot be read: {error.strerror}", fix=fix) from error
+        raise AbsentLedgerError(f"{path} cannot be read: {error.strerror}", fix=fix) from error
 
 
 def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
@@ -144,7 +150,8 @@ class DurableLog(Log):
         """Write one record and return it, sequence number included, once it is on disk.
 
         Raises:
-            LedgerError: The file was removed or replaced since it was opened; nothing was written.
+            AbsentLedgerError: The file was removed or replaced since it was opened; nothing was
+                written.
             StorageError: It is not, and the file is as it was.
         """
         with self._one_at_a_time:
@@ -169,7 +176,7 @@ class DurableLog(Log):
         except FileNotFoundError:
             at_path = None
         if at_path is None or not os.path.samestat(at_path, os.fstat(self._file)):
-            raise LedgerError(
+            raise AbsentLedgerError(
                 f"{self.path} was {'removed' if at_path is None else 'replaced'} while it was "
                 "being written",
                 because="what follows would be on record nowhere",

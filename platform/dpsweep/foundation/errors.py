@@ -140,6 +140,13 @@ class LockedError(LedgerError):
     """Another process writes the file; it may end soon."""
 
 
+class AbsentLedgerError(LedgerError):
+    """A ledger cannot be read now, or is not at its path any more; nobody doubts what it says.
+
+    Nothing was charged or run that is not on record: whoever meets this stops, and no claim ends.
+    """
+
+
 class CheckpointError(SweepError):
     """A checkpoint is missing, or does not match its checksum."""
 

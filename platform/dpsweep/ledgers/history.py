@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Mapping
+from itertools import groupby
 from typing import Any
 
 from dpsweep.foundation.database_path import LogPath
@@ -222,4 +223,9 @@ def _shown(value: Any) -> str:
 
 
 def _listed(trials: Iterable[int]) -> str:
-    return ", ".join(map(str, sorted(trials)))
+    """Return numbers of trials, ascending; of five or more in a row, the first and the last."""
+    words: list[str] = []
+    for _, group in groupby(enumerate(sorted(trials)), lambda pair: pair[1] - pair[0]):
+        row = [number for _, number in group]
+        words += [f"{row[0]} to {row[-1]}"] if len(row) >= 5 else map(str, row)
+    return ", ".join(words)

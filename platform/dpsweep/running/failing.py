@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from dpsweep.foundation.errors import MAKE_ROOM, ChangedCodeError, StorageError, SweepError
+from dpsweep.foundation.errors import ChangedCodeError, StorageError, SweepError
 from dpsweep.foundation.words import counted
 from dpsweep.search.sources import TaskSource
 from dpsweep.spec.cluster import ResourcesSpec
@@ -14,17 +14,21 @@ from dpsweep.trainables.networks.own_models import OLD_CODE
 
 #: A launch ends once this many of its trials have ended and this share of them has failed.
 ENOUGH_ENDED, TOO_MANY_FAILED = 10, 0.9
+_PUT_RIGHT = (
+    "make room, or put the file back or right, and run the same command again; what was charged "
+    "and written before is safe"
+)
 
 
 def refuse_unwritten(report: TrialReport) -> None:
     """End a launch whose trial cannot go on; the trial is where it were if it had been killed.
 
     Raises:
-        StorageError: It cannot write.
+        StorageError: It cannot write, or its ledger or the study's cannot be read, or is gone.
         ChangedCodeError: Its own network is not the one that it was admitted with.
     """
     if report.unwritten:
-        raise StorageError(report.unwritten, fix=MAKE_ROOM)
+        raise StorageError(report.unwritten, fix=_PUT_RIGHT)
     if report.changed:
         raise ChangedCodeError(report.changed, fix=OLD_CODE)
 

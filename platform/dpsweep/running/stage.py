@@ -393,5 +393,7 @@ class Stage:
         """Give up the study's claim for good, and say why."""
         if not self.spec.privacy.mode.is_accounted or self.study.view.downgraded:
             return
-        give_up_claim(self.study, self.ledger, reason)
-        self.observer.on_message(f"downgraded to accounting unaccounted, for good: {reason}")
+        try:
+            give_up_claim(self.study, self.ledger, reason)
+        finally:  # part of it may be written where the rest cannot be
+            self.observer.on_message(f"downgraded to accounting unaccounted, for good: {reason}")

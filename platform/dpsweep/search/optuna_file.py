@@ -284,8 +284,14 @@ def unusable(place: OptunaPlace | None, error: Exception) -> SweepError:
     Nothing depends on what is stored there, so nothing is lost.
     """
     if not isinstance(place, OptunaDatabase):
+        if isinstance(place, OptunaFile) and not place.path.parent.is_dir():
+            return SweepError(
+                f"{place} cannot be used: the study's folder is not there any more",
+                because="somebody has moved or removed it while the study ran",
+                fix="put it back, and run the same command again",
+            )
         return SweepError(
-            f"{place} cannot be used: {brief(error)}",
+            f"{place} cannot be used: {brief(innermost(error))}",
             because="another program holds it, the disk is full, or it was damaged just now",
             fix="run the same command again: what is damaged is written anew from the journal",
         )

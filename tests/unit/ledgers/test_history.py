@@ -5,6 +5,7 @@ import pytest
 
 from dpsweep.foundation.errors import LedgerError
 from dpsweep.foundation.logs import open_log
+from dpsweep.ledgers import history
 from dpsweep.ledgers.history import check_terms
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.study_state import read_study_state
@@ -234,3 +235,8 @@ def test_the_terms_of_a_selection_are_those_of_its_charge(ledgers):
     for key, value in (("privacy.accounting", "composed"), ("privacy.delta", 1e-6)):
         with pytest.raises(LedgerError, match=f"{key} is {value}"):
             check_terms(ledgers, state, {**terms, key: value})
+
+
+def test_many_lost_trials_are_told_by_their_ends():
+    assert history._listed([3, 0, 1, 7, 8, 9]) == "0, 1, 3, 7, 8, 9"
+    assert history._listed([*range(750, 1004), 2, 5]) == "2, 5, 750 to 1003"

@@ -324,3 +324,21 @@ def test_another_distribution_of_another_program_is_set_aside(tmp_path):
     assert number == 0
     assert 0.1 <= config["optim.lr"] <= 4
     assert list(tmp_path.glob("optuna.db.damaged-*"))
+
+
+def test_a_folder_that_is_gone_is_told_as_such_and_sqlites_own_words_are_quoted(tmp_path):
+    import sqlite3
+
+    from dpsweep.search.optuna_file import OptunaFile, unusable
+
+    try:
+        try:
+            raise sqlite3.OperationalError("database or disk is full")
+        except sqlite3.OperationalError as cause:
+            raise StorageInternalError("An exception is raised during the commit.") from cause
+    except StorageInternalError as error:
+        said = unusable(OptunaFile(tmp_path / "optuna.db"), error)
+        assert "optuna.db cannot be used: database or disk is full" in said.message
+        gone = unusable(OptunaFile(tmp_path / "gone" / "optuna.db"), error)
+    assert "the study's folder is not there any more" in gone.message
+    assert "put it back" in gone.fix

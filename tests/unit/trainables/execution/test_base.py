@@ -1,8 +1,10 @@
 """The Tune trainable: opens trials late, lets go of them in time, and says nothing private."""
 
 import dataclasses
+import errno
 import gc
 import json
+import os
 import signal
 import threading
 from types import SimpleNamespace
@@ -16,12 +18,15 @@ from ray.exceptions import RayActorError, RayTaskError
 from ray.tune.experiment import Trial
 from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
+from dpsweep.foundation import durable
 from dpsweep.foundation.durable import DurableLog
 from dpsweep.foundation.errors import LedgerError, StorageError, UnreachableError
 from dpsweep.foundation.logs import open_log
 from dpsweep.ledgers.admission import plan_digest
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.running.failing import refuse_unwritten
+from dpsweep.study.trial import TrialReport
 from dpsweep.trainables.devices.sharing import CONTEXT_BYTES
 from dpsweep.trainables.execution import actor, memory
 from dpsweep.trainables.execution.actor import IDLE_S, LEFT, DPTrainable
@@ -567,3 +572,45 @@ def test_a_share_that_is_too_small_ends_the_trial_in_one_line_and_charges_nothin
     assert "a share of 0.001 of this GPU is too small for a trial" in report["failure"]
     assert (report["done"], report["charged"], gpu.fractions) == (True, 0, [])
     assert len(trial_spent(settings.ledger, 0)) == 0
+
+
+@pytest.mark.parametrize("how", ["unreadable", "removed", "replaced", "moved"])
+def test_a_ledger_that_is_away_for_a_moment_ends_no_claim(lab, make_actor, monkeypatch, how):
+    """The trial stops where it is, and goes on as if it had been killed."""
+    settings = lab.settings()
+    actor = make_actor(settings, lab.task(settings, {"train.max_steps": 30}))
+    path, read = settings.ledger / "trial-0000.jsonl", durable.read_file
+    if how == "unreadable":
+
+        def refuse(place):
+            if place.name == "study.jsonl":
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return read(place)
+
+        monkeypatch.setattr(durable, "read_file", refuse)
+    else:
+        assert actor.step()["report"]["step"] == 10
+        path.rename(path.with_name("away"))
+        if how == "replaced":
+            path.write_bytes(path.with_name("away").read_bytes())
+        if how == "moved":
+            settings.ledger.rename(settings.ledger.with_name("elsewhere"))
+    report = actor.step()["report"]
+    assert report["done"]
+    name = "study.jsonl" if how == "unreadable" else "trial-0000.jsonl"
+    assert name in report["unwritten"]
+    assert "violation" not in report["failure"]
+    with pytest.raises(StorageError, match=name) as stopped:
+        refuse_unwritten(TrialReport(**report))
+    assert "put the file back" in stopped.value.fix
+    actor.cleanup()
+    monkeypatch.setattr(durable, "read_file", read)
+    if how == "moved":
+        settings.ledger.with_name("elsewhere").rename(settings.ledger)
+    if how != "unreadable":
+        path.with_name("away").replace(path)
+    task = lab.task(settings, {"train.max_steps": 30})
+    again = lab.open(settings, task)
+    assert again.position == (0 if how == "unreadable" else 10)
+    assert len(again.ledger) == again.position
+    again.close()
