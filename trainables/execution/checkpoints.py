@@ -67,6 +67,7 @@ class CheckpointStore:
     def __init__(self, directory: FilePath) -> None:
         self.directory = directory
         self._last: Mapping[str, Any] | None = None  # of the newest last checkpoint that is whole
+        self._has_written = False  # so its folder is there, unless somebody has moved it
 
     def save(self, which: Which, checkpoint: Checkpoint) -> str:
         """Write a checkpoint durably, drop the one it replaces, and return its SHA-256."""
@@ -74,7 +75,8 @@ class CheckpointStore:
         torch.save(checkpoint.state, buffer)
         content = buffer.getvalue()
         name = f"{which}-{checkpoint.step:06d}.ckpt"
-        write_atomically(self.directory / name, content)
+        write_atomically(self.directory / name, content, makes_folder=not self._has_written)
+        self._has_written = True
         digest = hashlib.sha256(content).hexdigest()
         meta = {
             "file": name,
@@ -108,7 +110,8 @@ class CheckpointStore:
         return {self._last["file"]}
 
     def _point(self, which: str, meta: Mapping[str, Any]) -> None:
-        write_atomically(self.directory / f"{which}.json", checked_json(meta))
+        path = self.directory / f"{which}.json"
+        write_atomically(path, checked_json(meta), makes_folder=False)
 
     def mark_paused(self) -> None:
         """Note durably that the trial was paused on its last checkpoint."""

@@ -226,8 +226,15 @@ def _sync_directory(directory: Path) -> None:
         os.close(handle)
 
 
-def write_atomically(path: FilePath, content: bytes) -> None:
+def write_atomically(path: FilePath, content: bytes, *, makes_folder: bool = True) -> None:
     """Replace ``path`` by ``content``: a reader sees the old file or the new one, never a part.
+
+    Args:
+        path: Of the file.
+        content: All of it.
+        makes_folder: Make its folder where that is not there. What belongs into a folder that
+            somebody has made before must not: there it would lie in the way of the one that was
+            moved.
 
     Raises:
         StorageError: The old file is still there.
@@ -236,7 +243,8 @@ def write_atomically(path: FilePath, content: bytes) -> None:
         path.write_bytes(content)
         return
     try:
-        _make_directory(path.parent)
+        if makes_folder:
+            _make_directory(path.parent)
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         try:
             with os.fdopen(handle, "wb") as file:

@@ -355,11 +355,11 @@ def test_a_killed_save_leaves_two_whole_checkpoints(lab, monkeypatch):
     settings = lab.settings()
     write, calls = checkpoints.write_atomically, []
 
-    def dying(path, content):
+    def dying(path, content, **options):
         calls.append(path.name)
         if len(calls) == dying.at:
             raise lab.Killed
-        write(path, content)
+        write(path, content, **options)
 
     for at in range(1, 20):
         trial = lab.open(settings, lab.task(settings, {"train.max_steps": 60}, trial=at))

@@ -46,3 +46,20 @@ def test_no_private_step_runs_while_the_ledger_cannot_be_written(lab, monkeypatc
     if how == "full":
         assert path.read_bytes() == before
         assert lab.open(settings, task).position == 10
+
+
+def test_nothing_is_written_where_the_study_has_been(lab):
+    """A new folder would lie in the way of the one that somebody moved and puts back."""
+    settings = lab.settings()
+    trial = lab.open(settings, lab.task(settings, {"train.max_steps": 30}))
+    trial.advance()
+    lab.directory(0).rename(lab.directory(0).with_name("away"))
+    with pytest.raises(StorageError, match=r"cannot write .*\.ckpt: No such file or directory"):
+        trial.advance()
+    assert not lab.directory(0).exists()
+    trial.close()
+    lab.directory(0).with_name("away").rename(lab.directory(0))
+    again = lab.open(settings, lab.task(settings, {"train.max_steps": 30}))
+    assert again.position == 10
+    assert len(again.ledger) == 20  # charged before the checkpoint could not be written
+    again.close()
