@@ -117,9 +117,9 @@ class MortalStudies:
             self._may_die()
             return result
 
-        def mortal_write(path, content):
+        def mortal_write(path, content, **options):
             self._may_die()
-            write(path, content)
+            write(path, content, **options)
 
         def run(method, start, stop, known=DPSGD.run):
             known(method, start, stop)
