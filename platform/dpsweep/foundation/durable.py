@@ -150,8 +150,9 @@ class DurableLog(Log):
         """Write one record and return it, sequence number included, once it is on disk.
 
         Raises:
-            AbsentLedgerError: The file was removed or replaced since it was opened; nothing was
-                written.
+            AbsentLedgerError: The file was removed since it was opened, or a copy of it is in its
+                place; nothing was written.
+            LedgerError: Another one is in its place; nothing was written.
             StorageError: It is not, and the file is as it was.
         """
         with self._one_at_a_time:
@@ -176,12 +177,20 @@ class DurableLog(Log):
         except FileNotFoundError:
             at_path = None
         if at_path is None or not os.path.samestat(at_path, os.fstat(self._file)):
-            raise AbsentLedgerError(
+            is_whole = at_path is None or self._is_copied()
+            raise (AbsentLedgerError if is_whole else LedgerError)(
                 f"{self.path} was {'removed' if at_path is None else 'replaced'} while it was "
                 "being written",
                 because="what follows would be on record nowhere",
                 fix="restore the file, or start a new study under another name",
             )
+
+    def _is_copied(self) -> bool:
+        """Say whether the file that is at the path now says all that this one does."""
+        try:
+            return _scan(self.path)[0] == self.records
+        except LedgerError:
+            return False
 
     def close(self) -> None:
         """Release the file and its lock; safe to call twice."""

@@ -1,6 +1,6 @@
 """Logs and locks wherever they lie: in a file, or in a PostgreSQL database.
 
-What ``durable`` promises of files, ``postgres_log`` promises of rows; whoever writes a ledger or a
+What ``durable`` promises of files, ``postgres.log`` promises of rows; whoever writes a ledger or a
 journal asks here, and does not know which it is.
 """
 

@@ -9,9 +9,9 @@ from functools import lru_cache
 from typing import Any
 
 from dpsweep.foundation.database_path import LogPath
-from dpsweep.foundation.errors import LedgerError
+from dpsweep.foundation.errors import AbsentLedgerError, LedgerError
 from dpsweep.foundation.logs import LogReader
-from dpsweep.ledgers.trial import STUDY_FILE
+from dpsweep.ledgers.trial import STUDY_FILE, trial_file
 from dpsweep.privacy.events import Plan
 
 
@@ -36,11 +36,20 @@ def check_admitted(directory: LogPath, trial: int, plan: Plan, task: str) -> Non
         plan: All that it may charge.
         task: See ``StudyLedger.reserve``.
     Raises:
+        AbsentLedgerError: The study's ledger cannot be read, or it or the trial's is not there.
         LedgerError: It was not admitted, or as another one, or has been settled since; or the
             ledger is damaged.
     """
     last = _last(directory, trial)
     record = last.get("reserve")
+    own = trial_file(directory, trial)
+    for path in (directory / STUDY_FILE, *([own] if record and record.get("has_file") else [])):
+        if not path.exists():
+            raise AbsentLedgerError(
+                f"{path} is not there",
+                because="it was when the trial was admitted",
+                fix="put it back, and run the same command again",
+            )
     if record is None:
         raise other_task(trial)
     digest = plan_digest(plan)  # earlier versions wrote less of what they admitted

@@ -2,9 +2,8 @@
 
 One file per trial, written by the process that executes the trial, and one per study, written by
 the driver for admission (``ledgers.study``). Both are append-only (``dpsweep.foundation.logs``),
-so spent
-privacy survives ``kill -9`` of either and never goes down: not by crash, retry, prune, delete or
-resume.
+so spent privacy survives ``kill -9`` of either and never goes down: not by crash, retry, prune,
+delete or resume.
 """
 
 from __future__ import annotations
@@ -16,8 +15,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dpsweep.foundation.database_path import LogPath
-from dpsweep.foundation.errors import BudgetExceededError, LedgerError
+from dpsweep.foundation.database_path import DatabasePath, LogPath
+from dpsweep.foundation.errors import AbsentLedgerError, BudgetExceededError, LedgerError
 from dpsweep.foundation.logs import open_log, read_log
 from dpsweep.ledgers import records as kinds
 from dpsweep.privacy.accountants import epsilon_of
@@ -51,6 +50,12 @@ def make_trial_file(directory: LogPath, trial: int, study_id: str) -> None:
     So a file that is missing later was deleted. It says whose it is, and nothing is charged yet.
     """
     path = trial_file(directory, trial)
+    if not isinstance(path, DatabasePath) and not path.parent.is_dir():
+        raise AbsentLedgerError(
+            f"{path.parent} is not there any more",
+            because="somebody has moved or removed it while the study ran",
+            fix="put it back, and run the same command again",
+        )
     if not path.exists():
         with open_log(path) as log:
             log.append({"kind": "admit", "study_id": study_id})

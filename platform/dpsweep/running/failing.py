@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 
 from dpsweep.foundation.errors import ChangedCodeError, StorageError, SweepError
 from dpsweep.foundation.words import counted
 from dpsweep.search.sources import TaskSource
 from dpsweep.spec.cluster import ResourcesSpec
+from dpsweep.study.events import TrialCharged, or_none
+from dpsweep.study.study import Study
 from dpsweep.study.trial import TrialReport, TrialState, TrialTask
 from dpsweep.trainables.execution.memory import MEMORY_ADVICE
 from dpsweep.trainables.networks.own_models import OLD_CODE
@@ -20,17 +23,32 @@ _PUT_RIGHT = (
 )
 
 
-def refuse_unwritten(report: TrialReport) -> None:
+def refuse_unwritten(report: TrialReport, study: Study) -> None:
     """End a launch whose trial cannot go on; the trial is where it were if it had been killed.
 
+    What its process knows that it has charged goes into the journal first: an older copy of its
+    ledger, put in the place of one that is gone, is refused by that.
+
+    Args:
+        report: The trial's last one.
+        study: Open for writing.
     Raises:
         StorageError: It cannot write, or its ledger or the study's cannot be read, or is gone.
         ChangedCodeError: Its own network is not the one that it was admitted with.
     """
     if report.unwritten:
+        _note_charges(report, study)
         raise StorageError(report.unwritten, fix=_PUT_RIGHT)
     if report.changed:
         raise ChangedCodeError(report.changed, fix=OLD_CODE)
+
+
+def _note_charges(report: TrialReport, study: Study) -> None:
+    trial = study.view.trials[report.trial]
+    if report.charged > trial.charged:
+        step, epsilon = max(trial.step, trial.kept_step), or_none(report.epsilon)
+        with suppress(SweepError):  # nothing can be written any more
+            study.write(TrialCharged(report.trial, step, report.charged, epsilon))
 
 
 class Deaths:

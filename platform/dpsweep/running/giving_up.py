@@ -10,7 +10,7 @@ from dpsweep.privacy.modes import UNACCOUNTED
 from dpsweep.running import entries
 from dpsweep.search.optuna_file import STORAGE_ERRORS, place_of
 from dpsweep.spec.facts import terms
-from dpsweep.study.study import Study
+from dpsweep.study.study import Observer, Study
 
 
 def give_up_claim(study: Study, ledger: StudyLedger, reason: str) -> None:
@@ -28,3 +28,13 @@ def give_up_claim(study: Study, ledger: StudyLedger, reason: str) -> None:
     # A file that cannot be written now contradicts the journal: the next launch makes it anew.
     with contextlib.suppress(*STORAGE_ERRORS):
         place_of(study.files.optuna).relabel(terms(study.spec, accounting=UNACCOUNTED.name))
+
+
+def give_up_aloud(study: Study, ledger: StudyLedger, reason: str, observer: Observer) -> None:
+    """Give up the study's claim, and say whether that could be written everywhere."""
+    words = "its claim does not hold any more, and not all records of that can be written"
+    try:
+        give_up_claim(study, ledger, reason)
+        words = "downgraded to accounting unaccounted, for good"
+    finally:
+        observer.on_message(f"{words}: {reason}")

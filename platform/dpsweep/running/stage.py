@@ -24,7 +24,7 @@ from dpsweep.privacy.composition.base import Composition
 from dpsweep.running import entries
 from dpsweep.running.ending import charged_epsilon, said_lost
 from dpsweep.running.failing import Deaths, FailingSource, refuse_unwritten
-from dpsweep.running.giving_up import give_up_claim
+from dpsweep.running.giving_up import give_up_aloud
 from dpsweep.running.handing_on import HandingOn
 from dpsweep.running.recovery import LOST
 from dpsweep.running.tuner import make_tuner, run_trials, settings_of, share_of
@@ -277,7 +277,7 @@ class Stage:
 
     def on_report(self, report: TrialReport) -> TrialReport:
         """Write down a report and return it; the last one of a trial is written with its end."""
-        refuse_unwritten(report)
+        refuse_unwritten(report, self.study)
         report = self._screened(report)
         self.live[report.trial] = report
         self._tell_note(report.trial, report.note)
@@ -393,7 +393,4 @@ class Stage:
         """Give up the study's claim for good, and say why."""
         if not self.spec.privacy.mode.is_accounted or self.study.view.downgraded:
             return
-        try:
-            give_up_claim(self.study, self.ledger, reason)
-        finally:  # part of it may be written where the rest cannot be
-            self.observer.on_message(f"downgraded to accounting unaccounted, for good: {reason}")
+        give_up_aloud(self.study, self.ledger, reason, self.observer)

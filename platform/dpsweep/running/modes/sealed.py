@@ -12,6 +12,7 @@ from pathlib import Path
 
 from dpsweep.foundation.durable import write_atomically
 from dpsweep.foundation.errors import (
+    AbsentLedgerError,
     BadInputError,
     ChangedCodeError,
     LedgerError,
@@ -116,6 +117,9 @@ def run_selection(launch: Launch) -> Ending:
     except LockedError:
         sealed.close()
         raise
+    except AbsentLedgerError:  # its words may, too
+        sealed.close()
+        raise _away() from None
     except LedgerError:  # its words tell of trials
         sealed.close()
         give_up_claim(study, launch.ledger, _HISTORY_LOST)
@@ -162,12 +166,8 @@ def run_selection(launch: Launch) -> Ending:
         _hand_on_downgrade(launch, sealed)  # of a launch that was killed
         try:
             state = stage.execute(source, launch.target)
-        except StorageError:  # its path may tell which trials there were
-            raise StorageError(
-                "a file of the sealed study cannot be written",
-                because="the disk is full, read-only or broken",
-                fix="make room, and run the same command again",
-            ) from None
+        except (StorageError, AbsentLedgerError):  # its path may tell which trials there were
+            raise _away() from None
         except ChangedCodeError:  # which network was drawn may tell how many trials there were
             raise ChangedCodeError(f"a network of your own {CHANGED}", fix=OLD_CODE) from None
         except SweepError as error:
@@ -202,6 +202,14 @@ def run_selection(launch: Launch) -> Ending:
     if final is not None:
         return run_final(launch, final, _emptied(study))
     return Ending("finished", "the winner is released" if winner else "there is no winner")
+
+
+def _away() -> StorageError:
+    return StorageError(
+        "a file of the sealed study cannot be read or written, or is not there any more",
+        because="the disk is full, read-only or broken, or somebody has moved it",
+        fix="make room, or put it back as it was, and run the same command again",
+    )
 
 
 def _hand_on_downgrade(launch: Launch, sealed: Study) -> None:

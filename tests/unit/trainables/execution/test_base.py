@@ -28,7 +28,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.running.failing import refuse_unwritten
 from dpsweep.study.trial import TrialReport
 from dpsweep.trainables.devices.sharing import CONTEXT_BYTES
-from dpsweep.trainables.execution import actor, memory
+from dpsweep.trainables.execution import actor, memory, pace
 from dpsweep.trainables.execution.actor import IDLE_S, LEFT, DPTrainable
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.methods.dp_sgd import DPSGD
@@ -574,12 +574,26 @@ def test_a_share_that_is_too_small_ends_the_trial_in_one_line_and_charges_nothin
     assert len(trial_spent(settings.ledger, 0)) == 0
 
 
-@pytest.mark.parametrize("how", ["unreadable", "removed", "replaced", "moved"])
+class KnownTrial:
+    """A study whose journal knows one trial."""
+
+    def __init__(self, **known):
+        self.view = SimpleNamespace(trials={0: SimpleNamespace(**known)})
+        self.written = []
+        self.write = self.written.append
+
+
+@pytest.mark.parametrize("how", ["unreadable", "study", "removed", "copied", "moved"])
 def test_a_ledger_that_is_away_for_a_moment_ends_no_claim(lab, make_actor, monkeypatch, how):
     """The trial stops where it is, and goes on as if it had been killed."""
     settings = lab.settings()
-    actor = make_actor(settings, lab.task(settings, {"train.max_steps": 30}))
-    path, read = settings.ledger / "trial-0000.jsonl", durable.read_file
+    task = lab.task(settings, {"train.max_steps": 30})
+    actor = make_actor(settings, task)
+    ledger, read = settings.ledger, durable.read_file
+    path = ledger / ("study.jsonl" if how in ("unreadable", "study") else "trial-0000.jsonl")
+    has_begun = how not in ("unreadable", "study")
+    if has_begun:
+        assert actor.step()["report"]["step"] == 10
     if how == "unreadable":
 
         def refuse(place):
@@ -588,29 +602,78 @@ def test_a_ledger_that_is_away_for_a_moment_ends_no_claim(lab, make_actor, monke
             return read(place)
 
         monkeypatch.setattr(durable, "read_file", refuse)
+    elif how == "moved":
+        ledger.rename(ledger.with_name("elsewhere"))
     else:
-        assert actor.step()["report"]["step"] == 10
         path.rename(path.with_name("away"))
-        if how == "replaced":
+        if how == "copied":
             path.write_bytes(path.with_name("away").read_bytes())
-        if how == "moved":
-            settings.ledger.rename(settings.ledger.with_name("elsewhere"))
     report = actor.step()["report"]
     assert report["done"]
-    name = "study.jsonl" if how == "unreadable" else "trial-0000.jsonl"
-    assert name in report["unwritten"]
+    assert path.name in report["unwritten"]
     assert "violation" not in report["failure"]
-    with pytest.raises(StorageError, match=name) as stopped:
-        refuse_unwritten(TrialReport(**report))
+    study = KnownTrial(step=10, kept_step=0, charged=4)
+    with pytest.raises(StorageError, match=path.name) as stopped:
+        refuse_unwritten(TrialReport(**report), study)
     assert "put the file back" in stopped.value.fix
+    charged = [(event.step, event.charged) for event in study.written]
+    assert charged == ([(10, 10)] if has_begun else [])
     actor.cleanup()
     monkeypatch.setattr(durable, "read_file", read)
     if how == "moved":
-        settings.ledger.with_name("elsewhere").rename(settings.ledger)
-    if how != "unreadable":
+        ledger.with_name("elsewhere").rename(ledger)
+    elif how != "unreadable":
         path.with_name("away").replace(path)
-    task = lab.task(settings, {"train.max_steps": 30})
     again = lab.open(settings, task)
-    assert again.position == (0 if how == "unreadable" else 10)
-    assert len(again.ledger) == again.position
+    assert again.position == len(again.ledger) == (10 if has_begun else 0)
     again.close()
+
+
+def test_a_ledger_that_is_not_where_it_was_when_the_trial_was_admitted_is_missed(lab, make_actor):
+    """Else it would be made anew, and what another process of the trial has charged forgotten."""
+    settings = lab.settings()
+    task = lab.task(settings, {"train.max_steps": 30})
+    actor = make_actor(settings, task)
+    digests = {"plan_sha256": plan_digest(task.full_plan), "task_sha256": task.digest}
+    with open_log(settings.ledger / STUDY_FILE) as log:
+        log.append({"kind": "reserve", "trial": 0, "has_file": True, **digests})
+    report = actor.step()["report"]
+    assert "trial-0000.jsonl is not there" in report["unwritten"]
+    assert "violation" not in report["failure"]
+    assert not trial_file(settings.ledger, 0).exists()
+
+
+@pytest.mark.parametrize("how", ["an older copy", "removed"])
+def test_what_a_process_has_charged_is_not_forgotten_with_its_ledger(
+    lab, make_actor, monkeypatch, how
+):
+    """After the last report it has charged more, which an older copy does not know."""
+    monkeypatch.setattr(pace, "CHARGE_S", 1e-9)  # a charge for each step
+    monkeypatch.setattr(pace, "TIMES_CHARGING", 0.0)
+    settings = lab.settings()
+    actor = make_actor(settings, lab.task(settings, {"train.max_steps": 30}))
+    assert actor.step()["report"]["charged"] == 10
+    path = trial_file(settings.ledger, 0)
+    older, run = path.read_bytes(), actor._execution.method.run
+
+    def interfered(start, stop):
+        run(start, stop)
+        path.with_name("new").write_bytes(older)
+        path.with_name("new").replace(path)
+        if how == "removed":
+            path.unlink()
+
+    actor._execution.method.run = interfered
+    report = TrialReport(**actor.step()["report"])
+    assert (report.done, report.charged) == (True, 11)
+    if how == "an older copy":
+        assert report.failure.startswith("privacy violation")
+        return
+    study = KnownTrial(step=10, kept_step=10, charged=10)
+    with pytest.raises(StorageError, match="was removed while"):
+        refuse_unwritten(report, study)
+    (event,) = study.written
+    assert event.charged == report.charged
+    path.write_bytes(older)
+    with pytest.raises(LedgerError, match=f"at least {report.charged} were charged"):
+        trial_spent(settings.ledger, 0, at_least=event.charged)
