@@ -40,10 +40,30 @@ STUDIES = (
         "a charge that a power cut takes back",
     ),
     Mutant(
-        "a last record without its newline that is dropped",
+        "charges that nobody notes where a launch stops",
+        "platform/dpsweep/running/failing.py",
+        "        _note_charges(report, study)",
+        "        pass",
+        (
+            "tests/unit/trainables/execution/test_base.py::test_what_a_process_has_charged_is_not_forgotten_with_its_ledger[removed]",
+        ),
+        "an older copy of a ledger in the place of one that was removed",
+    ),
+    Mutant(
+        "any other file in the place of a ledger",
         "platform/dpsweep/foundation/durable.py",
-        "if _body(text) is not None:",
-        "if False:",
+        "return _scan(self.path)[0] == self.records",
+        "return True",
+        (
+            "tests/unit/trainables/execution/test_base.py::test_what_a_process_has_charged_is_not_forgotten_with_its_ledger",
+        ),
+        "the claim of a study whose ledger was exchanged",
+    ),
+    Mutant(
+        "a last record without its newline that is dropped",
+        "platform/dpsweep/foundation/records.py",
+        "return ([], 0) if _body(text) is None else",
+        "return ([], 0) if True else",
         (
             "tests/unit/foundation/test_durable.py::test_a_record_that_lacks_its_newline_alone_stays",
         ),
@@ -71,7 +91,7 @@ STUDIES = (
     ),
     Mutant(
         "records with a wrong checksum",
-        "platform/dpsweep/foundation/durable.py",
+        "platform/dpsweep/foundation/records.py",
         ('if not seal or tail != f\'{_checksum(body + "}")}"}}\':\n        return None'),
         ("if not seal:\n        return None"),
         ("tests/unit/foundation/test_durable.py::test_damaged_history_is_refused[flip]",),
@@ -79,7 +99,7 @@ STUDIES = (
     ),
     Mutant(
         "records that are missing",
-        "platform/dpsweep/foundation/durable.py",
+        "platform/dpsweep/foundation/records.py",
         'if record is None or record.get("seq") != number:',
         "if record is None:",
         ("tests/unit/foundation/test_durable.py::test_damaged_history_is_refused[drop]",),
