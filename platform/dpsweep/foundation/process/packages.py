@@ -1,4 +1,4 @@
-"""What installed packages declare of themselves, read once for a process."""
+"""Entry points of installed packages, read once for a process."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ def scan_once() -> None:
     this is for processes that belong to us; where the search path has changed, it is read anew.
     """
     read = metadata.entry_points
-    known: dict[tuple[str, ...], Any] = {}
+    read_before: dict[tuple[str, ...], Any] = {}
 
     def entry_points(**chosen: Any) -> Any:
         path = tuple(map(str, sys.path))
-        points = known.get(path)
+        points = read_before.get(path)
         if points is None:
-            known.clear()
-            points = known[path] = read()
+            read_before.clear()
+            points = read_before[path] = read()
         return points.select(**chosen)
 
     metadata.entry_points = entry_points
