@@ -137,23 +137,14 @@ def test_examples_whose_terms_cancel_cannot_add_up_to_more() -> None:
     assert float((scales * terms).max()) <= 513 * bound < float(terms.max()) / 2
 
 
-def rounding_of_answers(head: nn.Linear, x: torch.Tensor, y: torch.Tensor) -> float:
-    """Return by how much an epsilon in each softmax moves the sum of gradients of norm 0.1."""
-    x = x.double()
-    logits = x @ head.weight.detach().double().T + head.bias.detach().double()
-    off = (logits.softmax(dim=1) - nn.functional.one_hot(y, 2)).norm(dim=1)
-    moved = torch.minimum(0.1 / off, (x.norm(dim=1) ** 2 + 1).sqrt())
-    return float(moved.sum()) * torch.finfo(torch.float32).eps
-
-
 @settings(max_examples=25, deadline=None)
+@example(count=14, physical=1, other=2, seed=31)
 @given(
     count=st.integers(1, 60),
     physical=st.integers(1, 70),
     other=st.integers(1, 70),
     seed=st.integers(0, 2**16),
 )
-@example(count=14, physical=1, other=2, seed=31)
 def test_the_size_of_chunks_changes_nothing_but_rounding(
     count: int, physical: int, other: int, seed: int
 ) -> None:
@@ -164,15 +155,18 @@ def test_the_size_of_chunks_changes_nothing_but_rounding(
     rows = np.random.default_rng(seed).permutation(60)[:count]
     for kind in (OpacusEngine, BiasEngine):
         torch.manual_seed(seed)
-        head = nn.Linear(FEATURES, 2)
+        head, unsure = nn.Linear(FEATURES, 2), nn.Linear(FEATURES, 2)
+        # Of a softmax near 1 an epsilon of float32 is much of what the gradient is made of.
+        unsure.weight.data *= 1e-4
         sums = [
-            kind(head, size).clipped_gradient_sum(x, y, rows, 0.1) for size in (physical, other)
+            kind(unsure, size).clipped_gradient_sum(x, y, rows, 0.1) for size in (physical, other)
         ]
-        # Other sizes may round an example's own gradient otherwise: by 1e-6 of its norm, and its
-        # softmax less 1 by an epsilon of float32, which is more of it the surer the answer is.
-        assert distance(*sums) <= 1e-6 * 0.1 * count + rounding_of_answers(head, x[rows], y[rows])
-        without = kind(head, physical).clipped_gradient_sum(x, y, rows[1:], 0.1)
-        assert distance(sums[0], without) <= 0.1 * (1 + TOLERANCE)
+        # Other sizes may round an example's own gradient otherwise, by 1e-6 of its norm.
+        assert distance(*sums) <= 1e-6 * 0.1 * count
+        for model in (head, unsure):
+            whole = kind(model, physical).clipped_gradient_sum(x, y, rows, 0.1)
+            without = kind(model, physical).clipped_gradient_sum(x, y, rows[1:], 0.1)
+            assert distance(whole, without) <= 0.1 * (1 + TOLERANCE)
 
 
 def small_network(seed: int) -> nn.Sequential:
