@@ -52,15 +52,6 @@ def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
     return [*whole.records, *last], len(whole.raw) + length
 
 
-def read_log_file(path: Path) -> list[dict[str, Any]]:
-    """Return every record of a log, in order; an append under way is not part of it yet.
-
-    Raises:
-        LedgerError: A record is damaged or missing.
-    """
-    return _scan(path)[0]
-
-
 class Log(ABC):
     """An append-only log of numbered records with checksums, open for one writer.
 

@@ -14,12 +14,12 @@ from typing import Any
 
 from dpsweep.foundation import locks
 from dpsweep.foundation.database_path import DatabasePath, LogPath, is_database_address
-from dpsweep.foundation.durable import DurableLog, Log, read_log_file, read_raw
+from dpsweep.foundation.durable import DurableLog, Log, read_raw
 from dpsweep.foundation.file_paths import file_path, on_disk
 from dpsweep.foundation.locks import FileLock
 from dpsweep.foundation.postgres.log import PostgresLock, PostgresLog
 from dpsweep.foundation.postgres.sessions import count_lines, holder_of, read_lines
-from dpsweep.foundation.records import Decoded, decode_log, decode_records, unfinished
+from dpsweep.foundation.records import Decoded, decode_log, unfinished
 
 Lock = FileLock | PostgresLock
 _FIRST = b'{"seq":0,'
@@ -48,9 +48,7 @@ def read_log(path: LogPath) -> list[dict[str, Any]]:
         LedgerError: A record is damaged or missing.
         StorageError: The database does not answer.
     """
-    if isinstance(path, DatabasePath):
-        return decode_records(read_lines(path), str(path))
-    return read_log_file(path)
+    return LogReader(path).read()
 
 
 class LogReader:
