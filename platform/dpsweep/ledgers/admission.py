@@ -42,14 +42,13 @@ def check_admitted(directory: LogPath, trial: int, plan: Plan, task: str) -> Non
     """
     last = _last(directory, trial)
     record = last.get("reserve")
-    own = trial_file(directory, trial)
-    for path in (directory / STUDY_FILE, *([own] if record and record.get("has_file") else [])):
-        if not path.exists():
-            raise AbsentLedgerError(
-                f"{path} is not there",
-                because="it was when the trial was admitted",
-                fix="put it back, and run the same command again",
-            )
+    path = directory / STUDY_FILE if record is None else trial_file(directory, trial)
+    if (record is None or record.get("has_file")) and not path.exists():
+        raise AbsentLedgerError(
+            f"{path} is not there",
+            because="it was when the trial was admitted",
+            fix="put it back, and run the same command again",
+        )
     if record is None:
         raise other_task(trial)
     digest = plan_digest(plan)  # earlier versions wrote less of what they admitted
