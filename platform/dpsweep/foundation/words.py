@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from itertools import groupby
 
 # What a terminal obeys: control characters but for tab and newline, and what turns the direction of
 # writing, marks of a direction too. Halves of surrogates cannot be written at all.
@@ -20,6 +21,19 @@ def listed(words: Sequence[str], most: int) -> str:
     """
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return ", ".join(words[:most]) + more
+
+
+def numbers(them: Iterable[int]) -> str:
+    """Return numbers, ascending; of five or more in a row, the first and the last.
+
+    >>> numbers([3, 0, 1, 7, 8, 9]), numbers([*range(750, 1004), 2, 5])
+    ('0, 1, 3, 7, 8, 9', '2, 5, 750 to 1003')
+    """
+    words: list[str] = []
+    for _, group in groupby(enumerate(sorted(them)), lambda pair: pair[1] - pair[0]):
+        row = [number for _, number in group]
+        words += [f"{row[0]} to {row[-1]}"] if len(row) >= 5 else map(str, row)
+    return ", ".join(words)
 
 
 def plain(text: str) -> str:

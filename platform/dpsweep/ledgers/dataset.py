@@ -14,6 +14,7 @@ from dpsweep.foundation.durable import Log
 from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError, StorageError
 from dpsweep.foundation.file_paths import FilePath, is_read_only
 from dpsweep.foundation.logs import open_log, read_log
+from dpsweep.foundation.words import numbers
 from dpsweep.ledgers import records as kinds
 from dpsweep.ledgers.caps import caps_of, refuse_other_records, refuse_over_cap, total
 from dpsweep.ledgers.dataset_account import DatasetAccount, StudyCharge
@@ -203,7 +204,7 @@ class DatasetLedger:
         if lost:
             raise LedgerError(
                 f"{self.path} knows trials of study {name!r} that its own ledger does not, or has "
-                f"admitted less often: {', '.join(map(str, lost))}",
+                f"admitted less often: {numbers(lost)}",
                 because="the study was deleted in part, or replaced by an older copy; run again, "
                 "it would spend its budget a second time",
                 fix="restore it, or start a new study under another name",
@@ -217,7 +218,7 @@ class DatasetLedger:
         if noted and lost:  # earlier versions noted none
             raise LedgerError(
                 f"study {name!r} has run trials that {self.path} does not know: "
-                f"{', '.join(map(str, lost))}",
+                f"{numbers(lost)}",
                 because="the file was replaced by an older copy, or lost its end; what other "
                 "studies have cost since is unknown",
                 fix="restore it; without it nothing bounds what the dataset costs",

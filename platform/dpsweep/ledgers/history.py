@@ -7,12 +7,12 @@ here takes one file's word against another's; what does not agree was lost, and 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping
-from itertools import groupby
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import LedgerError
+from dpsweep.foundation.words import numbers
 from dpsweep.ledgers.study_state import StudyState, cost_of
 from dpsweep.ledgers.trial import (
     STUDY_FILE,
@@ -115,7 +115,7 @@ def check_strays(directory: LogPath, state: StudyState) -> None:
     if strays:
         raise LedgerError(
             f"{directory / STUDY_FILE} does not know trials whose ledgers lie beside it: "
-            f"{_listed(strays)}",
+            f"{numbers(strays)}",
             because="it was deleted, truncated or replaced by an older copy",
             fix=_RESTORE,
         )
@@ -138,7 +138,7 @@ def check_journal(directory: LogPath, state: StudyState, in_journal: Collection[
     lost = sorted(set(in_journal) - state.known)
     if lost:
         raise LedgerError(
-            f"the journal knows trials that {path} does not: {_listed(lost)}",
+            f"the journal knows trials that {path} does not: {numbers(lost)}",
             because="the ledger was deleted, truncated or replaced by an older copy",
             fix=_RESTORE,
         )
@@ -147,7 +147,7 @@ def check_journal(directory: LogPath, state: StudyState, in_journal: Collection[
     unknown = state.known - set(in_journal) - unstarted(directory, state, in_journal)
     if unknown:
         raise LedgerError(
-            f"{path} knows trials that the journal does not: {_listed(unknown)}",
+            f"{path} knows trials that the journal does not: {numbers(unknown)}",
             because="the journal was deleted, truncated or replaced; run again, they would spend "
             "the study's budget a second time",
             fix=_RESTORE,
@@ -220,12 +220,3 @@ def check_terms(directory: LogPath, state: StudyState, terms: Mapping[str, Any])
 
 def _shown(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else "null" if value is None else str(value)
-
-
-def _listed(trials: Iterable[int]) -> str:
-    """Return numbers of trials, ascending; of five or more in a row, the first and the last."""
-    words: list[str] = []
-    for _, group in groupby(enumerate(sorted(trials)), lambda pair: pair[1] - pair[0]):
-        row = [number for _, number in group]
-        words += [f"{row[0]} to {row[-1]}"] if len(row) >= 5 else map(str, row)
-    return ", ".join(words)

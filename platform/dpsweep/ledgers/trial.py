@@ -18,6 +18,7 @@ from typing import Any
 from dpsweep.foundation.database_path import DatabasePath, LogPath
 from dpsweep.foundation.errors import AbsentLedgerError, BudgetExceededError, LedgerError
 from dpsweep.foundation.logs import open_log, read_log
+from dpsweep.foundation.words import numbers
 from dpsweep.ledgers import records as kinds
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.budget import ADD_OR_REMOVE_ONE, PrivacyBudget
@@ -372,7 +373,7 @@ def study_spent(directory: LogPath, at_least: Mapping[int, int]) -> Plan:
     if strays:
         raise LedgerError(
             f"{directory} holds ledgers of trials that the journal does not know: "
-            f"{', '.join(map(str, sorted(strays)))}",
+            f"{numbers(strays)}",
             because="the journal was deleted, truncated or replaced",
             fix="restore it, or start a new study under another name",
         )

@@ -90,9 +90,8 @@ def study_layers(
         NothingWithinBudgetError: No trial has finished.
     """
     check_layers(result.spec, data.info)
-    if trial is not None and trial not in result.view.trials:
-        numbers = ", ".join(map(str, sorted(result.view.trials))) or "none"
-        raise BadInputError(f"study {result.name!r} has no trial {trial}", fix=f"trials: {numbers}")
+    if trial is not None:
+        result.refuse_unknown(trial)
     number = result.best().trial_id if trial is None else trial
     task = result.files.task(number)
     _check_method(task)

@@ -10,7 +10,7 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.file_paths import FilePath, file_path
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.foundation.validate import of_kind
-from dpsweep.foundation.words import listed
+from dpsweep.foundation.words import listed, numbers
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.choosing import By, Choice, Limits, choose, nothing_within, unbeaten
 from dpsweep.results.claims import Claims
@@ -115,11 +115,14 @@ class SweepResult:
             BadInputError: There is none of that number, or it is not released; or it is none.
         """
         number = trial_number(number)
-        if number not in self.view.trials:
-            numbers = ", ".join(map(str, sorted(self.view.trials))) or "none"
-            message = f"study {self.name!r} has no trial {number}"
-            raise BadInputError(message, fix=f"trials: {numbers}")
+        self.refuse_unknown(number)
         return self._result(self.view.trials[number])
+
+    def refuse_unknown(self, number: int) -> None:
+        """Raise BadInputError, which names the trials there are, if none has that number."""
+        if number not in self.view.trials:
+            message = f"study {self.name!r} has no trial {number}"
+            raise BadInputError(message, fix=f"trials: {numbers(self.view.trials) or 'none'}")
 
     def task(self, number: int) -> TrialTask:
         """Return a trial as it was admitted: every hyperparameter, and its privacy plan.

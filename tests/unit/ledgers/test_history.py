@@ -5,7 +5,7 @@ import pytest
 
 from dpsweep.foundation.errors import LedgerError
 from dpsweep.foundation.logs import open_log
-from dpsweep.ledgers import history
+from dpsweep.foundation.words import numbers
 from dpsweep.ledgers.history import check_terms
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.ledgers.study_state import read_study_state
@@ -238,5 +238,5 @@ def test_the_terms_of_a_selection_are_those_of_its_charge(ledgers):
 
 
 def test_many_lost_trials_are_told_by_their_ends():
-    assert history._listed([3, 0, 1, 7, 8, 9]) == "0, 1, 3, 7, 8, 9"
-    assert history._listed([*range(750, 1004), 2, 5]) == "2, 5, 750 to 1003"
+    assert numbers([3, 0, 1, 7, 8, 9]) == "0, 1, 3, 7, 8, 9"
+    assert numbers([*range(750, 1004), 2, 5]) == "2, 5, 750 to 1003"

@@ -114,9 +114,7 @@ def _of_trial(
 
 def _subject(result: SweepResult, trial: int) -> Subject:
     """Return what is audited; the epsilon of a winner's own steps covers nothing of the search."""
-    if trial not in result.view.trials:
-        numbers = ", ".join(map(str, sorted(result.view.trials))) or "none"
-        raise BadInputError(f"study {result.name!r} has no trial {trial}", fix=f"trials: {numbers}")
+    result.refuse_unknown(trial)
     spec = result.spec
     task, episodes = result.files.task(trial), Episodes.of(spec)
     with reading_data(spec):

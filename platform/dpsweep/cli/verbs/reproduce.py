@@ -9,7 +9,6 @@ import typer
 from dpsweep.cli.base import Name, Root, say
 from dpsweep.cli.best_spec import cost_text, spec_of_trial, spec_text
 from dpsweep.cli.verbs.run import launch
-from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
@@ -35,9 +34,7 @@ def reproduce(
 ) -> None:
     """Run a trial's configuration once more, or several times; this spends privacy again."""
     result = load_sweep(name, root=root)
-    if trial not in result.view.trials:
-        numbers = ", ".join(map(str, sorted(result.view.trials))) or "none yet"
-        raise BadInputError(f"study {name!r} has no trial {trial}", fix=f"trials: {numbers}")
+    result.refuse_unknown(trial)
     task = result.files.task(trial)
     refuse_changed(task.hparams, task.code)
     suffix = f"-trial-{trial}" + (f"-x{seeds}" if seeds > 1 else "")

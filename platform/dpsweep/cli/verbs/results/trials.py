@@ -11,9 +11,6 @@ from dpsweep.cli.base import Explain, Json, Name, Output, Root, TrackingUri, say
 from dpsweep.cli.memory_words import memory_taken
 from dpsweep.cli.output import Format, print_records
 from dpsweep.cli.trials import caption_of, epsilon_cells, print_trials
-from dpsweep.foundation.errors import (
-    BadInputError,
-)
 from dpsweep.results.advice import advice, undelivered
 from dpsweep.results.coverage import so_far
 from dpsweep.results.study import load_sweep
@@ -63,9 +60,8 @@ def logs(
 ) -> None:
     """Show what happened in a study, in order."""
     result = load_sweep(name, root=root)
-    if trial is not None and trial not in result.view.trials:
-        numbers = ", ".join(map(str, sorted(result.view.trials))) or "none"
-        raise BadInputError(f"study {name!r} has no trial {trial}", fix=f"trials: {numbers}")
+    if trial is not None:
+        result.refuse_unknown(trial)
     rows = []
     history = result.history(trial)
     same_day = len({row["time"][:10] for row in history}) == 1
