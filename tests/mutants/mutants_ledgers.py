@@ -194,6 +194,16 @@ LEDGERS = (
         "what it held may be held by others",
     ),
     Mutant(
+        "a dataset ledger whose flaw is told once",
+        "platform/dpsweep/ledgers/dataset.py",
+        "num_kept = log.whole.num_kept",
+        "num_kept, self._before = log.whole.num_kept, log.whole",
+        (
+            "tests/unit/ledgers/test_dataset_ledger.py::test_a_note_sees_what_became_of_the_records_before_it",
+        ),
+        "no record is passed over",
+    ),
+    Mutant(
         "a reader that trusts what it has read before",
         "platform/dpsweep/foundation/records.py",
         "if not raw.startswith(before.raw):",

@@ -24,7 +24,7 @@ from dpsweep.foundation.errors import (
 )
 from dpsweep.foundation.file_paths import FilePath, read_file
 from dpsweep.foundation.locks import take_alone
-from dpsweep.foundation.records import decode_log, encode_record, unfinished
+from dpsweep.foundation.records import NOTHING, Decoded, decode_log, encode_record, unfinished
 
 
 def read_raw(path: FilePath) -> bytes:
@@ -44,12 +44,12 @@ def read_raw(path: FilePath) -> bytes:
         raise AbsentLedgerError(f"{path} cannot be read: {error.strerror}", fix=fix) from error
 
 
-def _scan(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """Return the good records of a log and the byte length they occupy."""
+def _scan(path: Path, before: Decoded = NOTHING) -> tuple[list[dict[str, Any]], int, Decoded]:
+    """Return the good records of a log, the byte length they occupy, and what whole lines say."""
     raw = read_raw(path)
-    whole = decode_log(raw, str(path))
+    whole = decode_log(raw, str(path), before)
     last, length = unfinished(raw, whole, str(path))
-    return [*whole.records, *last], len(whole.raw) + length
+    return [*whole.records, *last], len(whole.raw) + length, whole
 
 
 class Log(ABC):
@@ -57,9 +57,12 @@ class Log(ABC):
 
     Attributes:
         records: All that it holds, in order.
+        whole: What its whole lines said when it was opened, for whoever opens it again; nothing
+            unless it was opened with what they said before.
     """
 
     records: list[dict[str, Any]]
+    whole: Decoded
 
     @abstractmethod
     def append(self, record: Mapping[str, Any]) -> dict[str, Any]:
@@ -93,13 +96,16 @@ class DurableLog(Log):
     Args:
         path: Of the file.
         is_shared: Let the group write a new one, too, if the umask does.
+        before: What it said when it was open before, which is not decoded again.
     Raises:
         LockedError: The file is open for writing elsewhere.
         LedgerError: It is damaged.
         StorageError: It cannot be written.
     """
 
-    def __init__(self, path: Path, *, is_shared: bool = False) -> None:
+    def __init__(
+        self, path: Path, *, is_shared: bool = False, before: Decoded | None = None
+    ) -> None:
         self.path = path
         mode = 0o664 if is_shared else 0o644
         self._one_at_a_time = threading.Lock()
@@ -117,10 +123,11 @@ class DurableLog(Log):
                 fix="wait until it has ended; a trial or study runs once at a time",
             ) from error
         try:
-            self.records, end = _scan(path)
+            self.records, end, whole = _scan(path, before or NOTHING)
         except LedgerError:
             os.close(self._file)
             raise
+        self.whole = NOTHING if before is None else whole
         if os.fstat(self._file).st_size > end:
             os.ftruncate(self._file, end)
         self._end_last_line(end)

@@ -19,26 +19,27 @@ from dpsweep.foundation.file_paths import file_path, on_disk
 from dpsweep.foundation.locks import FileLock
 from dpsweep.foundation.postgres.log import PostgresLock, PostgresLog
 from dpsweep.foundation.postgres.sessions import count_lines, holder_of, read_lines
-from dpsweep.foundation.records import Decoded, decode_log, unfinished
+from dpsweep.foundation.records import NOTHING, Decoded, decode_log, raw_of, unfinished
 
 Lock = FileLock | PostgresLock
 _FIRST = b'{"seq":0,'
 
 
-def open_log(path: LogPath, *, is_shared: bool = False) -> Log:
+def open_log(path: LogPath, *, is_shared: bool = False, before: Decoded | None = None) -> Log:
     """Open a log for writing, and make it if it is not there.
 
     Args:
         path: Of the log.
         is_shared: Others of the user's group may write a new one, if the umask lets them.
+        before: ``whole`` of the log when it was open before, which is not decoded again.
     Raises:
         LockedError: It is open for writing elsewhere.
         LedgerError: It is damaged.
         StorageError: It cannot be written now.
     """
     if isinstance(path, DatabasePath):
-        return PostgresLog(path)
-    return DurableLog(path, is_shared=is_shared)
+        return PostgresLog(path, before=before)
+    return DurableLog(path, is_shared=is_shared, before=before)
 
 
 def read_log(path: LogPath) -> list[dict[str, Any]]:
@@ -64,13 +65,13 @@ class LogReader:
 
     def __init__(self, path: LogPath) -> None:
         self.path = path
-        self._before = Decoded()
+        self._before = NOTHING
 
     def read(self) -> list[dict[str, Any]]:
         """Return every record, as ``read_log`` does; they are not to be changed."""
         path, where = self.path, str(self.path)
         if isinstance(path, DatabasePath):
-            raw = "".join(f"{line}\n" for line in read_lines(path)).encode()
+            raw = raw_of(read_lines(path))
         else:
             raw = read_raw(path)
         whole = decode_log(raw, where, self._before)

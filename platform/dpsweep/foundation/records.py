@@ -49,6 +49,11 @@ def _decode(line: str) -> dict[str, Any] | None:
     return record if isinstance(record, dict) else None
 
 
+def raw_of(lines: Iterable[str]) -> bytes:
+    """Return the lines of a log as a file has them."""
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
 def decode_records(lines: Iterable[str], where: str, first: int = 0) -> list[dict[str, Any]]:
     """Return the records of a log's lines, which must be whole, in order and without gap.
 
@@ -79,13 +84,18 @@ class Decoded:
     Attributes:
         raw: Its whole lines, byte for byte.
         records: Theirs, in order; nobody changes them.
+        num_kept: How many of them the reading before it had decoded.
     """
 
     raw: bytes = b""
     records: Sequence[dict[str, Any]] = ()
+    num_kept: int = 0
 
 
-def decode_log(raw: bytes, where: str, before: Decoded = Decoded()) -> Decoded:
+NOTHING = Decoded()
+
+
+def decode_log(raw: bytes, where: str, before: Decoded = NOTHING) -> Decoded:
     """Return what the whole lines of a log say, decoding those that are new since ``before``.
 
     Where a byte of what was there before has changed, all is decoded.
@@ -98,11 +108,11 @@ def decode_log(raw: bytes, where: str, before: Decoded = Decoded()) -> Decoded:
         LedgerError: History was lost or damaged.
     """
     if not raw.startswith(before.raw):
-        before = Decoded()
+        before = NOTHING
     end = raw.rfind(b"\n") + 1
     lines = raw[len(before.raw) : end].decode("utf-8", "replace").split("\n")[:-1]
     records = decode_records(lines, where, first=len(before.records))
-    return Decoded(raw[:end], [*before.records, *records])
+    return Decoded(raw[:end], [*before.records, *records], num_kept=len(before.records))
 
 
 def unfinished(raw: bytes, whole: Decoded, where: str) -> tuple[list[dict[str, Any]], int]:

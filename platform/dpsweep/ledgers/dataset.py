@@ -14,6 +14,7 @@ from dpsweep.foundation.durable import Log
 from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError, StorageError
 from dpsweep.foundation.file_paths import FilePath, is_read_only
 from dpsweep.foundation.logs import open_log, read_log
+from dpsweep.foundation.records import NOTHING
 from dpsweep.foundation.words import numbers
 from dpsweep.ledgers import records as kinds
 from dpsweep.ledgers.caps import caps_of, refuse_other_records, refuse_over_cap, total
@@ -94,6 +95,7 @@ class DatasetLedger:
 
     def __init__(self, path: LogPath | str) -> None:
         self.path = _address(path)
+        self._before = NOTHING
 
     def reserve(
         self,
@@ -140,7 +142,7 @@ class DatasetLedger:
             LockedError: Another process has held the file for half a minute.
         """
         with self._open() as log:
-            account = _account_of(kinds.checked(self.path, log.records, kinds.DATASET))
+            account = _account_of(self._checked(log))
             entry = next((s for s in account.studies if s.study_id == study_id), None)
             if entry is not None:  # its own terms hold what a file of before lacks
                 parts = {k: parts[k] for k in parts if k not in _LATER or k in account.parts}
@@ -217,8 +219,7 @@ class DatasetLedger:
         lost = sorted(set(started) - set(noted))
         if noted and lost:  # earlier versions noted none
             raise LedgerError(
-                f"study {name!r} has run trials that {self.path} does not know: "
-                f"{numbers(lost)}",
+                f"study {name!r} has run trials that {self.path} does not know: {numbers(lost)}",
                 because="the file was replaced by an older copy, or lost its end; what other "
                 "studies have cost since is unknown",
                 fix="restore it; without it nothing bounds what the dataset costs",
@@ -237,14 +238,16 @@ class DatasetLedger:
             LockedError: Another process has held the file for half a minute.
         """
         with self._open() as log:
-            account = _account_of(kinds.checked(self.path, log.records, kinds.DATASET))
-            if all(study.study_id != study_id for study in account.studies):
+            records = self._checked(log)
+            if not any(r["kind"] == "study" and r["study_id"] == study_id for r in records):
                 raise LedgerError(
                     f"{self.path} does not know the study whose trial {trial} is to start",
                     because="it was deleted or replaced while the study ran",
                     fix="restore it; without it nothing bounds what the dataset costs",
                 )
-            if account.trials.get(study_id, _NONE).get(trial, 0) < attempt:
+            ours = (r for r in records if r["kind"] == "trial" and r["study_id"] == study_id)
+            noted = [record.get("attempt", 1) for record in ours if record["trial"] == trial]
+            if not noted or noted[-1] < attempt:
                 again = {"attempt": attempt} if attempt > 1 else {}
                 log.append({"kind": "trial", "study_id": study_id, "trial": trial, **again})
 
@@ -270,11 +273,18 @@ class DatasetLedger:
         with self._open() as log:
             log.append({"kind": "broken", "study_id": study_id, "reason": reason})
 
+    def _checked(self, log: Log) -> list[Mapping[str, Any]]:
+        """Return all records of the ledger, of which those that are new are checked."""
+        num_kept = log.whole.num_kept
+        records = kinds.checked(self.path, log.records, kinds.DATASET, num_checked=num_kept)
+        self._before = log.whole  # only now: what has a flaw is checked again
+        return records
+
     def _open(self) -> Log:
         deadline = time.monotonic() + _WAIT_S
         while True:
             try:
-                return open_log(self.path, is_shared=True)
+                return open_log(self.path, is_shared=True, before=self._before)
             except LockedError:
                 if time.monotonic() >= deadline:
                     raise

@@ -97,7 +97,11 @@ DATASET = {
 
 
 def checked(
-    path: LogPath, records: Iterable[Mapping[str, Any]], kinds: Mapping[str, Kind]
+    path: LogPath,
+    records: Iterable[Mapping[str, Any]],
+    kinds: Mapping[str, Kind],
+    *,
+    num_checked: int = 0,
 ) -> list[Mapping[str, Any]]:
     """Return the records of a ledger, each of a kind that is known, with what its kind holds.
 
@@ -109,11 +113,12 @@ def checked(
         path: Of the ledger, for messages.
         records: In their order.
         kinds: ``STUDY``, ``TRIAL`` or ``DATASET``.
+        num_checked: How many of the first ones were checked here before.
     Raises:
         LedgerError: With the line and the key.
     """
     kept = list(records)
-    for number, record in enumerate(kept, start=1):
+    for number, record in enumerate(kept[num_checked:], start=num_checked + 1):
         flaw = _flaw(record, kinds)
         if flaw:
             raise LedgerError(

@@ -84,6 +84,8 @@ class Stage:
         self.data, self.supplies = data, supplies
         self.fresh_attempts, self._hand_on = fresh_attempts, hand_on
         self.running, self.live = set[int](), dict[int, TrialReport]()
+        at = study.spec.privacy.dataset_ledger
+        self._dataset = None if at is None else DatasetLedger(at)
         self._notes: set[str] = set()
         self._max_concurrent = self._num_refused = 0
         self._source: TaskSource | None = None
@@ -191,10 +193,9 @@ class Stage:
 
     def admit(self, task: TrialTask) -> None:
         """Write a trial's task and its start, once its cost is reserved."""
-        dataset_ledger = self.study.spec.privacy.dataset_ledger
-        if dataset_ledger is not None and task.records != "public":
+        if self._dataset is not None and task.records != "public":
             attempt = self.ledger.on_dataset[task.trial]
-            DatasetLedger(dataset_ledger).note_trial(self.ledger.study_id, task.trial, attempt)
+            self._dataset.note_trial(self.ledger.study_id, task.trial, attempt)
         self.study.write_task(task)
         self.study.write(entries.trial_started(self.spec, task, self.study.view.pretrained))
         self.observer.on_view(self.study.view)

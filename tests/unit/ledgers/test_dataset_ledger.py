@@ -11,10 +11,12 @@ import time
 
 import pytest
 
+from dpsweep.foundation import records as log_records
 from dpsweep.foundation.errors import BadInputError, LedgerError, LockedError, StorageError
 from dpsweep.foundation.logs import open_log
 from dpsweep.foundation.postgres import sessions
 from dpsweep.ledgers import dataset as dataset_ledger
+from dpsweep.ledgers import records as kinds
 from dpsweep.ledgers.caps import DatasetBudgetError
 from dpsweep.ledgers.dataset import (
     DatasetLedger,
@@ -360,3 +362,52 @@ def test_a_study_that_was_charged_refuses_a_ledger_that_does_not_know_it(ledgers
     assert read_dataset_ledger(ledger.path).studies == ()
     with pytest.raises(LedgerError, match="does not know the study whose trial 3 is to start"):
         ledger.note_trial("id", 3)
+
+
+def test_a_note_decodes_and_checks_what_is_new_alone(ledgers, monkeypatch):
+    """A file of all studies of a group has many records, and each trial waits for its lock."""
+    ledger, _ = charged(ledgers)
+    seen = []
+    for module, name in ((log_records, "_decode"), (kinds, "_flaw")):
+        as_it_is = getattr(module, name)
+        counted = lambda *a, of=as_it_is, name=name: seen.append(name) or of(*a)  # noqa: E731
+        monkeypatch.setattr(module, name, counted)
+    ledger.note_trial("id", 0)
+    for trial in range(1, 20):
+        seen.clear()
+        ledger.note_trial("id", trial)
+        assert seen == ["_decode", "_flaw"], "of the trial before"
+    assert read_dataset_ledger(ledger.path).trials == {"id": once(*range(20))}
+
+
+@pytest.mark.parametrize("change", ["a byte", "a kind", "a trial", "no study"])
+def test_a_note_sees_what_became_of_the_records_before_it(ledgers, change):
+    ledger, _ = charged(ledgers)
+    for trial in range(3):
+        ledger.note_trial("id", trial)
+    raw = content(ledger.path)
+    lines = [json.loads(line) for line in raw.splitlines()]
+    for line in lines:
+        del line["crc"]
+    if change == "a byte":
+        put(ledger.path, raw.replace(b'"trial":1', b'"trial":7'))
+    else:
+        if change == "a kind":
+            lines[2]["kind"] = "try"
+        elif change == "a trial":
+            lines[3]["trial"] = 7
+        else:
+            lines[1]["study_id"] = "other"
+        put(ledger.path, "".join(map(log_records.encode_record, lines)).encode())
+    told = {
+        "a byte": ":4: record damaged", "a kind": "no kind of record is called 'try'",
+        "no study": "does not know the study whose trial 1 is to start",
+    }  # fmt: skip
+    for _ in range(2):  # the second time as well
+        if change == "a trial":
+            ledger.note_trial("id", 1)
+        else:
+            with pytest.raises(LedgerError, match=told[change]):
+                ledger.note_trial("id", 1)
+    if change == "a trial":
+        assert read_dataset_ledger(ledger.path).trials == {"id": once(0, 7, 2, 1)}

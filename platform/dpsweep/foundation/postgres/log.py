@@ -17,7 +17,7 @@ from dpsweep.foundation.errors import (
     UnreachableError,
 )
 from dpsweep.foundation.postgres.sessions import LOCKS, SCHEMA, Session, holder_of, read_lines, who
-from dpsweep.foundation.records import decode_records, encode_record
+from dpsweep.foundation.records import NOTHING, Decoded, decode_log, encode_record, raw_of
 
 _BEAT_S = 2.0
 _MAKE = f"insert into {SCHEMA}.logs (name) values (%s) on conflict (name) do nothing"
@@ -61,13 +61,14 @@ class PostgresLog(Log):
 
     Args:
         path: In which database, and under which name.
+        before: What it said when it was open before, which is not decoded again.
     Raises:
         LockedError: It is open for writing elsewhere.
         LedgerError: It is damaged.
         StorageError: The database does not answer.
     """
 
-    def __init__(self, path: DatabasePath) -> None:
+    def __init__(self, path: DatabasePath, *, before: Decoded | None = None) -> None:
         self.path = path
         self._one_at_a_time = threading.Lock()
         self._id: int | None = None
@@ -76,13 +77,15 @@ class PostgresLog(Log):
         self.records: list[dict[str, Any]] = []
         self._session = Session(path.server, self._take_lock)
         try:
-            self.records = self._session.run(lambda connection: self._read())
+            whole = self._session.run(lambda connection: self._read(before or NOTHING))
         except BaseException:
             self._session.close()
             raise
+        self.records = list(whole.records)
+        self.whole = NOTHING if before is None else whole
 
-    def _read(self) -> list[dict[str, Any]]:
-        return decode_records(read_lines(self.path), str(self.path))
+    def _read(self, before: Decoded) -> Decoded:
+        return decode_log(raw_of(read_lines(self.path)), str(self.path), before)
 
     def _take_lock(self, connection: Any) -> None:
         """Take the log's lock with a new connection; what was written meanwhile is not ours."""
