@@ -17,7 +17,7 @@ import yaml
 
 from dpsweep.foundation.errors import BadInputError, Mistake, ResourceError, SpecError
 from dpsweep.spec.cluster import LAUNCHED
-from dpsweep.spec.file import dump_yaml
+from dpsweep.spec.document.writing import dump_yaml
 from dpsweep.spec.launching import LaunchSpec
 from dpsweep.spec.study import SweepSpec
 

@@ -304,8 +304,8 @@ LEDGERS = (
     Mutant(
         "a dataset's ledger that notes a trial once",
         "platform/dpsweep/ledgers/dataset.py",
-        ".get(trial, 0) < attempt:",
-        ".get(trial, 0) < 1:",
+        "if not noted or noted[-1] < attempt:",
+        "if not noted or noted[-1] < 1:",
         (
             "tests/unit/ledgers/test_dataset_ledger.py::test_a_copy_of_before_a_trial_was_admitted_again_is_refused",
         ),

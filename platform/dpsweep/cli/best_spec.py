@@ -17,8 +17,8 @@ from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.results.coverage import with_caveats
 from dpsweep.results.study import SweepResult
 from dpsweep.results.trial import TrialResult, trial_number
+from dpsweep.spec.document.writing import dump_yaml
 from dpsweep.spec.episodes import EPISODE
-from dpsweep.spec.file import dump_yaml
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.trial import TrialState, TrialTask
 from dpsweep.trainables import TRAINABLES

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import math
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, partial
 from typing import Any, Union, get_args, get_origin
 
 #: Whole numbers are counts, positions and moments: none is negative, or needs more bits.
@@ -29,25 +30,35 @@ def fits(value: Any, shape: Any) -> bool:
         value: As ``json`` gives it.
         shape: Made of int, float, str, bool, None, Any, Mapping, Sequence and unions.
     """
+    return check_of(shape)(value)
+
+
+@cache
+def check_of(shape: Any) -> Callable[[Any], bool]:
+    """Return what says of plain data whether it has a shape, for whoever asks of many."""
     origin, inner = get_origin(shape), get_args(shape)
     if shape is Any:
-        return True
+        return lambda value: True
     if origin in (Union, types.UnionType):
-        return any(fits(value, option) for option in inner)
+        options = [check_of(option) for option in inner]
+        return lambda value: any(fits_one(value) for fits_one in options)
     if shape in (None, type(None)):
-        return value is None
+        return lambda value: value is None
     if (origin or shape) is Mapping:
-        keys, values = inner or (Any, Any)
-        return isinstance(value, Mapping) and all(
-            fits(key, keys) and fits(part, values) for key, part in value.items()
+        keys, values = map(check_of, inner or (Any, Any))
+        return lambda value: (
+            isinstance(value, Mapping)
+            and all(keys(key) and values(part) for key, part in value.items())
         )
     if (origin or shape) is Sequence:
-        is_list = isinstance(value, Sequence) and not isinstance(value, str)
-        return is_list and all(fits(part, *(inner or (Any,))) for part in value)
-    return _is_scalar(value, shape)
+        parts = check_of(*(inner or (Any,)))
+        return lambda value: (
+            isinstance(value, Sequence) and not isinstance(value, str) and all(map(parts, value))
+        )
+    return partial(_is_scalar, shape)
 
 
-def _is_scalar(value: Any, shape: Any) -> bool:
+def _is_scalar(shape: Any, value: Any) -> bool:
     if shape is bool or isinstance(value, bool):
         return shape is bool and isinstance(value, bool)
     if shape is int:

@@ -11,7 +11,8 @@ from dpsweep.planning.input_norm import INPUT_NORM, PUBLIC, public_input_norm
 from dpsweep.search_spaces.base import space_check
 from dpsweep.search_spaces.recommended import methods_for, recommended
 from dpsweep.spec.base import given, peek, peek_word
-from dpsweep.spec.file import override, read_document
+from dpsweep.spec.document.overrides import override
+from dpsweep.spec.document.reading import read_document
 from dpsweep.spec.space.hyperparameters import Hyperparameter
 from dpsweep.spec.study import SweepSpec
 from dpsweep.trainables import TRAINABLES

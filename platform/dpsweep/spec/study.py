@@ -13,7 +13,6 @@ from pydantic import Field, PrivateAttr, ValidationError
 
 from dpsweep.foundation.errors import Mistake, SpecError
 from dpsweep.foundation.file_paths import FilePath
-from dpsweep.foundation.validate import of_kind
 from dpsweep.privacy.terms import PrivacyTerms
 from dpsweep.spec.base import (
     AS_TEXT,
@@ -31,8 +30,10 @@ from dpsweep.spec.data.public import PublicSpec, without_defaults
 from dpsweep.spec.data.public_rules import public_rules
 from dpsweep.spec.data.section import DataSpec
 from dpsweep.spec.deltas import derived_delta
+from dpsweep.spec.document.overrides import apply_overrides, override
+from dpsweep.spec.document.reading import Document, read_document
+from dpsweep.spec.document.writing import dump_yaml
 from dpsweep.spec.episodes import EPISODE, EpisodesSpec, episode_rules
-from dpsweep.spec.file import Document, apply_overrides, dump_yaml, override, read_document
 from dpsweep.spec.installed import AS_STORED
 from dpsweep.spec.modes import mode_rules
 from dpsweep.spec.pretrain import PretrainSpec, pretrain_rules
@@ -312,11 +313,8 @@ class SweepSpec(Part):
             SpecError: With every mistake, in the order of the lines.
             BadInputError: ``overrides`` is no list of texts.
         """
-        fix = 'overrides=["privacy.trial_epsilon=3"]'
-        of_kind("overrides are a list of KEY=VALUE", overrides, (list, tuple), fix)
-        for each in overrides:
-            of_kind("an override is a text KEY=VALUE", each, str, fix)
-        document = override(read_document(source, text_name=text_name), overrides)
+        document = read_document(source, text_name=text_name, is_stored=is_stored)
+        document = override(document, overrides)
         spec, mistakes = None, list(document.mistakes)
         try:
             spec = cls.model_validate(document.value, context=AS_STORED if is_stored else None)

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, ClassVar, Self, cast, get_type_hints
+from typing import Any, ClassVar, NamedTuple, Self, cast, get_type_hints
 
-from dpsweep.foundation.shapes import fits
+from dpsweep.foundation.shapes import check_of, fits
 from dpsweep.study.trial import TrialReport, TrialState, Verdict
 
 
@@ -54,14 +54,13 @@ class Event:
             KeyError: A key is missing that every version has written.
             ValueError: A value is of another type than any version has written.
         """
-        values, shapes = {}, _shapes(cast(Any, cls))
-        for key in dataclasses.fields(cls):
-            has_default = key.default is not dataclasses.MISSING
-            is_filled = key.default_factory is not dataclasses.MISSING
-            is_needed = not has_default and not is_filled
-            if is_needed or (key.name in line and not (is_filled and line[key.name] is None)):
+        values = {}
+        for key in _keys_of(cast(Any, cls)):
+            if key.is_needed or (
+                key.name in line and not (key.is_filled and line[key.name] is None)
+            ):
                 value = values[key.name] = line[key.name]
-                if not fits(value, shapes[key.name]):
+                if not key.check(value):
                     raise ValueError(f"{key.name} is {value!r:.40}")
         moment = line.get("time_ms", 0)
         if not fits(moment, int) or moment > _LAST_MS:
@@ -73,10 +72,24 @@ _OF_THE_LINE = ("seq", "time_ms")
 _LAST_MS = 253_402_300_799_000  # the end of the year 9999
 
 
+class _Key(NamedTuple):
+    """A key of a kind of event; one that is filled takes a null for its default."""
+
+    name: str
+    is_needed: bool
+    is_filled: bool
+    check: Callable[[Any], bool]
+
+
 @cache
-def _shapes(kind: type[Event]) -> Mapping[str, Any]:
-    """Return the type of each key of a kind."""
-    return get_type_hints(kind)
+def _keys_of(kind: type[Event]) -> Sequence[_Key]:
+    """Return the keys of a kind."""
+    shapes, keys = get_type_hints(kind), []
+    for key in dataclasses.fields(kind):
+        is_filled = key.default_factory is not dataclasses.MISSING
+        is_needed = key.default is dataclasses.MISSING and not is_filled
+        keys.append(_Key(key.name, is_needed, is_filled, check_of(shapes[key.name])))
+    return keys
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from dpsweep.foundation.errors import BadInputError, DamagedStudyError, StudyErr
 from dpsweep.foundation.file_paths import FilePath, read_file
 from dpsweep.foundation.logs import read_log
 from dpsweep.foundation.registry import did_you_mean
+from dpsweep.spec.document.nodes import QuickLoader, refuse_foreign
 from dpsweep.spec.study import NAME, SweepSpec
 from dpsweep.study.journal import StudyView, fold
 from dpsweep.study.trial import TrialTask, read_task
@@ -170,11 +171,7 @@ def closed_to_user(path: FilePath, error: OSError) -> DamagedStudyError:
     )
 
 
-#: By libyaml, where PyYAML was built with it: a seventh of the time.
-_Loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-
-
-class _Plain(_Loader):  # type: ignore[misc, valid-type]  # one of two classes
+class _Plain(QuickLoader):  # type: ignore[misc, valid-type]  # one of two classes
     """Refuses an int of more digits than Python writes, which is an error wherever it is shown."""
 
     def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
@@ -186,21 +183,6 @@ class _Plain(_Loader):  # type: ignore[misc, valid-type]  # one of two classes
 _Plain.add_constructor("tag:yaml.org,2002:int", _Plain.construct_yaml_int)
 
 
-def _refuse_what_no_spec_has(text: str) -> None:
-    """Raise YAMLError of text that stands for more than it says, or is nested as no spec is.
-
-    Few aliases can stand for a great deal, and a tag makes one type of another one's words.
-    """
-    depth = 0
-    for event in yaml.parse(text, Loader=_Loader):
-        if isinstance(event, yaml.AliasEvent) or getattr(event, "tag", None) is not None:
-            raise yaml.composer.ComposerError(problem="an alias or a tag")
-        depth += isinstance(event, yaml.CollectionStartEvent)
-        depth -= isinstance(event, yaml.CollectionEndEvent)
-        if depth > _MAX_DEPTH:
-            raise yaml.composer.ComposerError(problem="nested too deeply")
-
-
 def stored_yaml(path: FilePath) -> Any:
     """Return what the spec of a study says, which may be somebody else's.
 
@@ -210,7 +192,7 @@ def stored_yaml(path: FilePath) -> Any:
     """
     text = read_file(path).decode()
     try:
-        _refuse_what_no_spec_has(text)
+        refuse_foreign(text)
         return yaml.load(text, Loader=_Plain)
     except _NOT_OURS as error:
         raise ValueError("it is no YAML that this package has written") from error
@@ -248,7 +230,6 @@ SPEC_FILE = "spec.yaml"
 _NOT_OURS = (
     yaml.YAMLError, AttributeError, LookupError, OverflowError, RecursionError, TypeError,
 )  # fmt: skip
-_MAX_DEPTH = 100
 _RESTORE = "restore it; the tracking store has a copy, sweep.yaml of the study's run"
 #: Names of studies that are listed where another one is asked for.
 _FEW = 5

@@ -12,7 +12,8 @@ from whole_studies import cli_here
 
 from dpsweep.cli.tables import lines_of_record, lines_of_table, talk, wrapped
 from dpsweep.foundation.records import encode_record
-from dpsweep.spec.file import dump_yaml, parse_yaml
+from dpsweep.spec.document.reading import parse_yaml
+from dpsweep.spec.document.writing import dump_yaml
 from dpsweep.tracking.state import TrackingState
 
 SIGNS = "\x1b]0;PWN\x07\x1b[31m\x9b\u061c\u200e\u200f\u202e\u2066\x7f\ud800"

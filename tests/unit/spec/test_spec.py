@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from dpsweep.foundation.errors import SpecError
 from dpsweep.spec.cluster import ResourcesSpec
-from dpsweep.spec.file import apply_overrides
+from dpsweep.spec.document.overrides import apply_overrides
 from dpsweep.spec.storage import StorageSpec
 from dpsweep.spec.study import (
     DataSpec,

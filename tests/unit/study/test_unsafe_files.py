@@ -24,7 +24,7 @@ from dpsweep.planning.deltas import with_launched_delta
 from dpsweep.results.pictures.confusion import confusion
 from dpsweep.results.study import load_sweep
 from dpsweep.results.tables.overview import overview
-from dpsweep.spec.file import read_document
+from dpsweep.spec.document.reading import read_document
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.trial import read_task

@@ -6,51 +6,17 @@ key may stand once. Anchors, aliases and tags are refused; a spec has no use for
 
 from __future__ import annotations
 
-import copy
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import yaml
 
 from dpsweep.foundation.errors import Mistake, SpecError
 from dpsweep.foundation.file_paths import FilePath, file_path, size_of
-from dpsweep.foundation.words import plain
+from dpsweep.spec.document.nodes import compose
 
 MAX_BYTES = 1_000_000
-
-_FLOAT = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?|[-+]?\.inf|\.nan")
-_SCALARS: tuple[tuple[str, re.Pattern[str], str], ...] = (
-    ("tag:yaml.org,2002:null", re.compile(r"^(?:~|null|Null|NULL|)$"), "~nN\0"),
-    ("tag:yaml.org,2002:bool", re.compile(r"^(?:true|True|TRUE|false|False|FALSE)$"), "tTfF"),
-    ("tag:yaml.org,2002:int", re.compile(r"^[-+]?[0-9]+$"), "-+0123456789"),
-    ("tag:yaml.org,2002:float", re.compile(rf"^(?:{_FLOAT.pattern})$"), "-+.0123456789"),
-)
-
-
-class _Loader(yaml.SafeLoader):
-    """Composes nodes with the scalars of YAML 1.2."""
-
-    yaml_implicit_resolvers = {}  # noqa: RUF012 (declared by the base class)
-
-
-class _Dumper(yaml.SafeDumper):
-    """Quotes a text that either YAML 1.1 or 1.2 would take for something else."""
-
-    yaml_implicit_resolvers = copy.deepcopy(yaml.SafeDumper.yaml_implicit_resolvers)
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-    def represent_scalar(self, tag: str, value: str, style: str | None = None) -> yaml.ScalarNode:
-        odd = '"' if set(value) & set("\x85\u2028\u2029") else None  # these end lines, too
-        return super().represent_scalar(tag, value, style or odd)
-
-
-for _tag, _pattern, _first in _SCALARS:
-    _Loader.add_implicit_resolver(_tag, _pattern, ["" if c == "\0" else c for c in _first])
-    _Dumper.add_implicit_resolver(_tag, _pattern, ["" if c == "\0" else c for c in _first])
 
 
 @dataclass(frozen=True)
@@ -94,8 +60,12 @@ class Document:
         return [mistake.at(self.where) for mistake in ordered]
 
 
-def read_document(source: FilePath | str, *, text_name: str = "<text>") -> Document:
+def read_document(
+    source: FilePath | str, *, text_name: str = "<text>", is_stored: bool = False
+) -> Document:
     """Read a YAML file, or a text (recognised by a line break or ``: ``), called ``text_name``.
+
+    What is stored was written by this package, and is read by libyaml.
 
     Raises:
         SpecError: There is no such file, or it is not YAML, empty or not a mapping.
@@ -104,8 +74,8 @@ def read_document(source: FilePath | str, *, text_name: str = "<text>") -> Docum
         not source.strip() or "\n" in source or ": " in source or source.startswith("{")
     )
     if is_text:
-        return parse_yaml(str(source), text_name)
-    return parse_yaml(_read(file_path(source)), str(source))
+        return parse_yaml(str(source), text_name, is_stored=is_stored)
+    return parse_yaml(_read(file_path(source)), str(source), is_stored=is_stored)
 
 
 def _read(path: FilePath) -> str:
@@ -129,13 +99,13 @@ def _read(path: FilePath) -> str:
         raise SpecError([Mistake(name, f"cannot be read: {error.strerror}")]) from None
 
 
-def parse_yaml(text: str, name: str) -> Document:
+def parse_yaml(text: str, name: str, *, is_stored: bool = False) -> Document:
     """Return what a YAML text says, with lines.
 
     Raises:
         SpecError: It is not YAML, empty or not a mapping.
     """
-    node = _compose(text, name)
+    node = compose(text, name, is_stored=is_stored)
     if node is None or (isinstance(node, yaml.ScalarNode) and not node.value.strip()):
         raise SpecError(
             [Mistake(f"{name}:1", "is empty", "`dpsweep init` writes a spec to start from")]
@@ -151,59 +121,6 @@ def parse_yaml(text: str, name: str) -> Document:
         problem = "is what `dpsweep best` prints of a configuration, and no spec"
         raise SpecError([Mistake(name, problem, "`dpsweep best NAME --as-spec` prints one")])
     return Document(name, value, reader.lines, (), tuple(reader.mistakes))
-
-
-def _compose(text: str, name: str) -> yaml.Node | None:
-    loader = None
-    try:
-        loader = _Loader(text)
-        return loader.get_single_node()
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        line = mark.line + 1 if mark else 1
-        raise SpecError([Mistake(f"{name}:{line}", *_explain(error, text, line))]) from None
-    except yaml.YAMLError as error:
-        message = str(error).splitlines()[0]
-        raise SpecError([Mistake(name, f"is not YAML: {message}")]) from None
-    except RecursionError:
-        raise SpecError([Mistake(name, "is nested too deeply")]) from None
-    finally:
-        if loader is not None:
-            loader.dispose()
-
-
-def _explain(error: yaml.MarkedYAMLError, text: str, line: int) -> tuple[str, str]:
-    problem = error.problem or "cannot be read"
-    lines = text.splitlines()
-    here = lines[line - 1] if 0 < line <= len(lines) else ""
-    if "\\t" in problem or "\t" in here[: len(here) - len(here.lstrip())]:
-        return "a tab is used for indentation", "use spaces"
-    if "mapping values are not allowed" in problem:
-        return (
-            f"is not YAML: unexpected `:` in {here.strip()!r}",
-            "indent keys of one section alike, and put text that holds `: ` in quotes",
-        )
-    if "expected a single document" in (error.context or ""):
-        return "holds a second document after `---`", "one file, one spec"
-    if "undefined alias" in problem or "anchor" in problem:
-        return "is not YAML: `*` and `&` have a special meaning", "put the text in quotes"
-    if "expected <block end>" in problem:
-        return (
-            f"is not YAML: {here.strip()!r} does not fit what stands above",
-            "indent keys of one section alike",
-        )
-    if "while parsing a flow" in (error.context or ""):
-        start = error.context_mark.line + 1 if error.context_mark else line
-        return (
-            f"is not YAML: a bracket opened on line {start} is not closed here",
-            "close it with ] or }, and separate entries with commas",
-        )
-    if "while scanning a simple key" in (error.context or ""):
-        return "is not YAML: a key without `:`", "write `key: value`"
-    if "while scanning a quoted scalar" in (error.context or ""):
-        start = error.context_mark.line + 1 if error.context_mark else line
-        return f"is not YAML: the quote opened on line {start} is not closed", "close it"
-    return f"is not YAML: {problem}", "check quotes, brackets and indentation"
 
 
 class _Reader:
@@ -301,7 +218,7 @@ def parse_scalar(text: str) -> Any:
     >>> parse_scalar("1e-5"), parse_scalar("no")
     (1e-05, 'no')
     """
-    node = _compose(text, "value")
+    node = compose(text, "value")
     if node is None:
         return None
     reader = _Reader("value")
@@ -309,89 +226,3 @@ def parse_scalar(text: str) -> Any:
     if reader.mistakes:
         raise SpecError(reader.mistakes)
     return value
-
-
-def apply_overrides(raw: Mapping[str, Any], overrides: Sequence[str]) -> dict[str, Any]:
-    """Return a copy of a raw spec with ``section.key=value`` applied, each value read as YAML.
-
-    Everything after ``search.space.`` is one name, and null leaves it out of the space:
-    ``search.space.optim.lr=0.5``, ``search.space.optim.lr=null``. So it is after
-    ``start.hyperparameters.``.
-
-    Raises:
-        SpecError: An override has no ``=``, an empty key, or leads through a value.
-
-    >>> apply_overrides({"privacy": {"delta": 1e-5}}, ["privacy.trial_epsilon=3"])
-    {'privacy': {'delta': 1e-05, 'trial_epsilon': 3}}
-    """
-    result = copy.deepcopy(dict(raw))
-    mistakes = []
-    for text in overrides:
-        try:
-            _apply(result, text)
-        except SpecError as error:
-            mistakes += list(error.mistakes)
-    if mistakes:
-        raise SpecError(mistakes)
-    return result
-
-
-def _apply(raw: dict[str, Any], text: str) -> None:
-    where = f"--set {text}"
-    key, equals, value_text = text.partition("=")
-    path = _split(key.strip())
-    if not equals or not all(path):
-        raise SpecError(
-            [Mistake(where, "is not KEY=VALUE", "for instance --set privacy.trial_epsilon=3")]
-        )
-    try:
-        value = parse_scalar(value_text)
-    except SpecError as error:
-        problem = error.mistakes[0].what
-        raise SpecError([Mistake(where, f"the value {value_text!r} {problem}")]) from None
-    here = raw
-    for number, part in enumerate(path[:-1]):
-        if here.get(part) is None:
-            here[part] = {}
-        if not isinstance(here[part], dict):
-            above = ".".join(path[: number + 1])
-            raise SpecError([Mistake(where, f"{above} is a value, it has no keys below it")])
-        here = here[part]
-    if value is None and ".".join(path[:2]) in _OF_NAMES and len(path) > 2:
-        here.pop(path[-1], None)
-    else:
-        here[path[-1]] = value
-
-
-#: Sections whose keys are dotted names of hyperparameters.
-_OF_NAMES = ("search.space", "start.hyperparameters")
-
-
-def _split(key: str) -> list[str]:
-    for section in _OF_NAMES:
-        if key.startswith(f"{section}."):
-            return [*section.split("."), key[len(section) + 1 :]]
-    return key.split(".")
-
-
-def override(document: Document, overrides: Sequence[str]) -> Document:
-    """Return the document with overrides applied; their mistakes show ``--set`` for file and line.
-
-    Raises:
-        SpecError: See ``apply_overrides``.
-    """
-    if not overrides:
-        return document
-    value = apply_overrides(document.value, overrides)
-    keys = tuple(text.partition("=")[0].strip() for text in overrides)
-    return replace(document, value=value, overridden=keys)
-
-
-def dump_yaml(value: Mapping[str, Any]) -> str:
-    """Return plain data as YAML that ``parse_yaml`` reads back without loss, keys in order.
-
-    Letters stand as they are, or all escaped where a terminal would obey one of them.
-    """
-    style: dict[str, Any] = {"sort_keys": False, "default_flow_style": None, "width": 100}
-    text = str(yaml.dump(dict(value), Dumper=_Dumper, allow_unicode=True, **style))
-    return text if plain(text) == text else str(yaml.dump(dict(value), Dumper=_Dumper, **style))

@@ -1,0 +1,1 @@
+"""A spec as a document: read with the line of each key, changed by `--set`, written."""
