@@ -7,7 +7,9 @@ import functools
 import json
 import os
 import sqlite3
+import tempfile
 import time
+import uuid
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
@@ -24,6 +26,7 @@ from dpsweep.foundation.database_path import DatabasePath, LogPath
 from dpsweep.foundation.durable import damage_of_sqlite
 from dpsweep.foundation.errors import SweepError
 from dpsweep.foundation.file_paths import set_aside
+from dpsweep.foundation.kept import kept
 from dpsweep.foundation.postgres.sessions import PATIENCE_S, SCHEMA, making_tables
 from dpsweep.foundation.servers import (
     MORE_CONNECTIONS,
@@ -99,10 +102,29 @@ class OptunaFile(OptunaPlace):
         when the study goes on.
         """
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        storage = optuna.storages.RDBStorage(f"sqlite:///{self.path}")
+        is_made = not self.path.exists() and self._put_empty()
+        storage = optuna.storages.RDBStorage(
+            f"sqlite:///{self.path}", skip_compatibility_check=is_made, skip_table_creation=is_made
+        )
         storage.engine.dispose()  # of the connection that has made the tables
         event.listen(storage.engine, "connect", _wait_for_no_disk)
         return storage
+
+    def _put_empty(self) -> bool:
+        """Put a copy of an empty file there, and say whether it is; else Optuna makes its own.
+
+        It makes the tables, and reads all the migrations that they ever had, in .1 to .2 s.
+        """
+        partial = self.path.with_name(f".{self.path.name}.{uuid.uuid4().hex}")
+        try:
+            partial.write_bytes(kept("optuna", f"{optuna.__version__}.db", _empty))
+            os.link(partial, self.path)  # whole or not at all, and never in place of another
+        except OSError:
+            return False
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+        return True
 
     def exists(self) -> bool:
         """Say whether the file is there."""
@@ -135,6 +157,14 @@ class OptunaFile(OptunaPlace):
                 "update trial_user_attributes set value_json = ? where key = ?",
                 (json.dumps(meaning), MEANING),
             )
+
+
+def _empty() -> bytes:
+    """Return a SQLite file with Optuna's tables, as this version of it makes them, and no study."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "empty.db")
+        optuna.storages.RDBStorage(f"sqlite:///{path}").engine.dispose()
+        return path.read_bytes()
 
 
 def _wait_for_no_disk(connection: sqlite3.Connection, _: object) -> None:
