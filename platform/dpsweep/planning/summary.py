@@ -233,13 +233,14 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         if privacy.study_epsilon is not None and privacy.mode.is_filtered:
             declared = declared_figures(checked)
     has_rest = checked.rest is not None and spec.subset_rate is None
-    if charged and not (episodes or spec.start or has_rest or probing):  # no other mode has them
+    is_exact = spec.data.validation.visibility == "exact"  # which has no finite epsilon
+    if charged and not (is_exact or episodes or spec.start or has_rest or probing):
         selection = selection_figures(checked, charged)
     is_gaussian = figures is not None and figures.order is None
     modes = _modes(
         checked,
         charged,
-        None if episodes else composed,
+        None if episodes or is_exact else composed,
         selection,
         sampling,
         is_gaussian=is_gaussian,
@@ -378,7 +379,8 @@ def _modes(
     number += f" at random and kept secret, {selection.mean:g} expected (shape {selection.shape})"
     by = selection.accountant
     modes[SELECT.name] = ModeCost(selection.epsilon, by, sampling, best, number)
-    if checked.spec.subset_rate is not None:
+    is_noisy = checked.spec.data.validation.visibility == "noisy"  # scores of private records
+    if checked.spec.subset_rate is not None or is_noisy:
         return modes
     num_public = checked.info.num_public
     modes[PUBLIC.name] = ModeCost(

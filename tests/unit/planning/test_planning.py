@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpsweep.cli.app import app
+from dpsweep.cli.verbs.plan import _mode_rows
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.planning import forecast as forecasting
 from dpsweep.planning.costs.composition import choose_composition
@@ -157,6 +158,27 @@ def test_all_modes_stand_side_by_side():
     assert modes["select"].epsilon == selection_epsilon(curve, Selection(10, 1.0), delta=1e-5)
     assert modes["composed"].epsilon == summary.composed_epsilon > modes["select"].epsilon
     assert modes["public"].epsilon == max(task.planned_epsilon for task in plans.sample) <= 2.0
+
+
+def test_no_mode_has_a_price_for_exact_scores_of_private_records():
+    """Each of them refuses such a spec; a finite epsilon for such scores would not be true."""
+    summary = summarize_plan(checked(validation="{visibility: exact}"))
+    assert set(summary.modes.values()) == {None}
+    assert (summary.selection, summary.study_epsilon) == (None, None)
+    assert set(summary.to_dict()["study_epsilon_by_mode"].values()) == {None}
+    rows = _mode_rows(summary, "exact")
+    assert {row["epsilon"] for row in rows} == {"none"}
+    reasons = {row["released"] for row in rows if row["mode"] != "unaccounted"}
+    assert reasons == {"not with exact scores of private records: noisy or public"}
+
+
+def test_a_public_search_has_no_price_where_scores_are_noisy():
+    noisy = "{visibility: noisy, noise_std: 0.003}"
+    summary = summarize_plan(checked(validation=noisy, trial_epsilon=20))
+    assert summary.modes["public"] is None
+    rows = {row["mode"]: row for row in _mode_rows(summary, "noisy")}
+    assert rows["public"]["released"] == "not with noisy scores, which are of private records"
+    assert rows["composed"]["epsilon"] != "none" != rows["select"]["epsilon"]
 
 
 def test_a_composed_study_shows_the_filter_it_will_have():

@@ -78,7 +78,8 @@ def plan(
         print()
     print_records(_shown_rows(checked, sample), output)
     print()
-    print_records(_mode_rows(summary), output, caption=_caption(summary))
+    rows = _mode_rows(summary, checked.spec.data.validation.visibility)
+    print_records(rows, output, caption=_caption(summary))
     _refuse_planless(checked, sample)
 
 
@@ -217,7 +218,7 @@ def _disk_text(forecast: Mapping[str, Any], trials: str) -> str:
     )
 
 
-def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
+def _mode_rows(summary: PlanSummary, visibility: str) -> list[dict[str, Any]]:
     rows = []
     for mode, cost in summary.modes.items():
         row = {"": "*" if mode == summary.terms.accounting else "", "mode": mode}
@@ -226,7 +227,9 @@ def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
             row["released"] = "no claim about the search is made"
             if MODES[mode].is_accounted:
                 row["released"] = "no price: some trial has no plan or no finite epsilon"
-                if summary.episodes is not None:
+                if visibility == "exact":
+                    row["released"] = "not with exact scores of private records: noisy or public"
+                elif summary.episodes is not None:
                     row["released"] = "not for episodes: drawing them reads labels"
                 elif summary.probing is not None:
                     row["released"] = "not with probes, which belong to composed"
@@ -234,6 +237,8 @@ def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
                     row["released"] = "not for a search on a part of the records"
                 elif summary.has_start and not MODES[mode].is_filtered:
                     row["released"] = "not with a start: it is released before the search"
+                elif visibility == "noisy" and MODES[mode].is_public_search:
+                    row["released"] = "not with noisy scores, which are of private records"
         else:
             row["epsilon"] = shown_epsilon(cost.epsilon)
             row["delta"] = shown_delta(summary.terms.delta)
