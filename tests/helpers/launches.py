@@ -62,6 +62,7 @@ class Driver:
             ledger=self.ledger,
             admit=self.stage.admit,
             refuse=self.stage.refuse,
+            num_refused=lambda: self.study.view.num_infeasible,
             unfinished=[],
             num_admitted=0,
             num_trials=50,

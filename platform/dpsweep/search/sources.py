@@ -7,7 +7,12 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
-from dpsweep.foundation.errors import BadInputError, StudyError, SweepError
+from dpsweep.foundation.errors import (
+    BadInputError,
+    InfeasibleBudgetError,
+    StudyError,
+    SweepError,
+)
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.search.known import KnownTrial, Outcome, objective_values
 from dpsweep.search.suggestions import Suggestions
@@ -17,6 +22,7 @@ from dpsweep.study.journal import StudyView
 from dpsweep.study.trial import ALL_STARTED, TIME_PASSED, TrialReport, TrialState, TrialTask
 
 MAX_UNAFFORDABLE_IN_A_ROW = 20
+_UNAFFORDABLE = "its plan does not fit into what is left of the study's budget"
 
 #: How a trial that has ended is told to the sampler.
 OUTCOMES: Mapping[TrialState, Outcome] = {
@@ -71,14 +77,16 @@ class SearchSource:
     A suggestion becomes a plan, and the study's ledger reserves the plan's cost before the trial
     can start. One that does not fit waits for the trials in flight, whose pruning gives budget
     back; when none is left it is given up for a cheaper one, and when several in a row do not fit
-    the study's budget is used up.
+    the study's budget is used up. One that was given up is refused, as one without a plan is, once
+    a later one is admitted or a grid has no more: the last ones before the end are no gaps.
 
     Args:
         suggestions: The Optuna study.
         plan: Makes a task of a configuration; raises BadInputError if it cannot run.
         ledger: The study's ledger.
         admit: Called with a task whose cost is reserved: writes its files and its journal entry.
-        refuse: Called with number, values and error of an infeasible configuration.
+        refuse: Called with number, values and error of a configuration that gets no trial.
+        num_refused: Returns how many were refused by now, in all launches.
         unfinished: Tasks to continue.
         num_admitted: Trials admitted so far.
         num_trials: Trials that will be admitted in all.
@@ -93,18 +101,19 @@ class SearchSource:
         ledger: StudyLedger,
         admit: Callable[[TrialTask], None],
         refuse: Callable[[int, Mapping[str, Any], SweepError], None],
+        num_refused: Callable[[], int],
         unfinished: Sequence[TrialTask],
         num_admitted: int,
         num_trials: int,
         deadline: float | None,
     ) -> None:
         self._suggestions, self._plan, self._ledger = suggestions, plan, ledger
-        self._admit, self._refuse = admit, refuse
+        self._admit, self._refuse, self._num_refused = admit, refuse, num_refused
         self._waiting = list(unfinished)
         self._num_admitted, self._num_trials = num_admitted, num_trials
         self._deadline = deadline
         self._pending: TrialTask | None = None
-        self._num_unaffordable = 0
+        self._unaffordable: list[TrialTask] = []
         self._end_reason = ""
 
     @property
@@ -132,17 +141,23 @@ class SearchSource:
                 break
             if task.reserve(self._ledger):
                 self._num_admitted += 1
-                self._num_unaffordable = 0
+                self._refuse_gaps()
                 self._admit(task)
                 return task
             if num_running:
                 self._pending = task
                 return None
-            self._suggestions.refuse(task.trial, "its plan does not fit into the study's budget")
-            self._num_unaffordable += 1
-            if self._num_unaffordable == MAX_UNAFFORDABLE_IN_A_ROW:
+            self._suggestions.refuse(task.trial, _UNAFFORDABLE)
+            self._unaffordable.append(task)
+            if len(self._unaffordable) == MAX_UNAFFORDABLE_IN_A_ROW:
                 self._end_reason = "the study's budget is used up: no further trial fits into it"
         return None
+
+    def _refuse_gaps(self) -> None:
+        """Tell of configurations that were given up, and leave gaps in the numbers of trials."""
+        for task in self._unaffordable:
+            self._refuse(task.trial, task.hparams, InfeasibleBudgetError(_UNAFFORDABLE))
+        self._unaffordable.clear()
 
     def _suggest(self) -> TrialTask | None:
         """Return the next feasible suggestion; None, and the search is over, if there is none."""
@@ -152,7 +167,10 @@ class SearchSource:
                 return None
             suggestion = self._suggestions.ask()
             if suggestion is None:
+                self._refuse_gaps()
                 self._end_reason = "every point of the grid was tried"
+                if num_refused := self._num_refused():
+                    self._end_reason += f" but {num_refused}, which did not fit into the budget"
                 return None
             number, values = suggestion
             try:

@@ -103,6 +103,7 @@ class Simulation:
             ledger=cast(Any, self._account),
             admit=self._admit,
             refuse=self._refuse,
+            num_refused=lambda: self._counts["infeasible"],
             unfinished=[],
             num_admitted=0,
             num_trials=self._num_trials,

@@ -120,6 +120,7 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
         ledger=launch.ledger,
         admit=stage.admit,
         refuse=stage.refuse,
+        num_refused=lambda: study.view.num_infeasible,
         unfinished=unfinished,
         num_admitted=len(study.view.trials) - spec.num_starts,
         num_trials=checked.num_trials,
