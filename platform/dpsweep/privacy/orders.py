@@ -14,6 +14,13 @@ from dpsweep.privacy.rdp import Array
 #: orders between them are asked, too (``refined``).
 _SPARSE = (63.0, 1024.0)
 _STAGES, _BETWEEN = 4, 6
+_PER_OCTAVE, _NUM_OCTAVES = 64, 5
+#: The grid with whole orders 1% apart where it is sparse, and the first of ``HIGH_ORDERS``: for
+#: curves that are kept before it is known which order will be the best.
+FILLED_ORDERS: Array = np.union1d(
+    np.append(rdp.ORDERS, rdp.HIGH_ORDERS[:2]),
+    np.rint(_SPARSE[0] * 2 ** (np.arange(_PER_OCTAVE * _NUM_OCTAVES + 1) / _PER_OCTAVE)),
+)
 
 
 def is_sparse(order: Array | float) -> NDArray[np.bool_]:

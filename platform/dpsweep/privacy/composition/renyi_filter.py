@@ -17,6 +17,7 @@ from dpsweep.privacy.composition.base import FILTERED_PARTS, Composition, Cost, 
 from dpsweep.privacy.events.losses import rounded_down
 from dpsweep.privacy.events.multiset import by_class, multiset, plan_curve
 from dpsweep.privacy.events.plan import Plan
+from dpsweep.privacy.orders import FILLED_ORDERS, is_sparse
 from dpsweep.privacy.terms import shown_delta
 
 Array = NDArray[np.float64]
@@ -138,14 +139,17 @@ class RenyiFilter(Composition):
                 because="no sampled configuration is feasible",
                 fix="a wider search space, or a larger privacy.trial_epsilon",
             )
-        for level in range(len(rdp.HIGH_ORDERS) + 1):
-            orders = rdp.orders_at(level)
-            budgets = np.array([_budget(order, target_epsilon, delta) for order in orders])
-            worth = _mean_share(np.array([_thinned_curve(plan, orders) for plan in plans]), budgets)
+        levels = range(len(rdp.HIGH_ORDERS) + 1)
+        for orders in map(rdp.orders_at, levels):
+            worth, budgets = _worths(plans, orders, target_epsilon, delta)
             best = int(np.argmax(worth))
             # Only where the grid's last order is the best can a higher one be better.
             if worth[best] > 0 and best < len(orders) - 1:
                 break
+        if worth[best] > 0 and is_sparse(orders[best]):
+            orders = FILLED_ORDERS
+            worth, _ = _worths(plans, orders, target_epsilon, delta)
+            best = int(np.argmax(worth))
         if not worth[best] > 0:
             raise InfeasibleBudgetError(
                 f"study_epsilon={target_epsilon:g} at delta={shown_delta(delta)} leaves nothing to "
@@ -199,6 +203,14 @@ class RenyiFilter(Composition):
     def from_json(cls, raw: Mapping[str, Any]) -> RenyiFilter:
         """Rebuild a filter that ``to_json`` wrote."""
         return cls(raw["order"], raw["budget"], raw["target_epsilon"], raw["delta"])
+
+
+def _worths(
+    plans: Sequence[Plan], orders: Array, target_epsilon: float, delta: float
+) -> tuple[Array, Array]:
+    """Return what each order is worth to plans (``_mean_share``), and its budget."""
+    budgets = np.array([_budget(order, target_epsilon, delta) for order in orders])
+    return _mean_share(np.array([_thinned_curve(plan, orders) for plan in plans]), budgets), budgets
 
 
 def _mean_share(costs: Array, budgets: Array) -> Array:

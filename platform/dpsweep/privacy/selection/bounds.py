@@ -19,7 +19,14 @@ from dpsweep.privacy.events import Plan
 from dpsweep.privacy.events.losses import Profile, profile_of, rounding_of
 from dpsweep.privacy.events.multiset import Multiset
 from dpsweep.privacy.events.repeat_and_select import selected_profile
-from dpsweep.privacy.selection.curves import envelope, is_under, selection_epsilon
+from dpsweep.privacy.orders import FILLED_ORDERS
+from dpsweep.privacy.selection.curves import (
+    curves_of,
+    envelope,
+    is_under,
+    orders_of,
+    selection_epsilon,
+)
 from dpsweep.privacy.selection.number import Selection
 from dpsweep.privacy.terms import AccountantName
 
@@ -67,7 +74,7 @@ class TrialBound(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class RenyiBound:
-    """A Renyi curve over ``rdp.ORDERS``: Papernot and Steinke 2022 (``selection_epsilon``)."""
+    """A Renyi curve over ``orders_of`` it: Papernot and Steinke 2022 (``selection_epsilon``)."""
 
     curve: Array
     accountant: AccountantName = "rdp"
@@ -78,7 +85,7 @@ class RenyiBound:
 
     def epsilon(self, *, delta: float) -> float:
         """Return what the curve comes to."""
-        return float(rdp.epsilons(self.curve[None, :], rdp.ORDERS, delta)[0][0])
+        return float(rdp.epsilons(self.curve[None, :], orders_of(self.curve), delta)[0][0])
 
     def selected(self, selection: Selection, *, delta: float) -> float:
         """See ``selection_epsilon``."""
@@ -154,7 +161,9 @@ def _smallest_epsilon(profile: Profile, delta: float, end: float) -> float:
     return float(high)
 
 
-def bound_of(plans: Iterable[Plan], accountant: AccountantName) -> TrialBound:
+def bound_of(
+    plans: Iterable[Plan], accountant: AccountantName, *, is_filled: bool = False
+) -> TrialBound:
     """Return a bound that every one of these plans keeps, in each part of the records.
 
     >>> from dpsweep.privacy.events import EventRun, PoissonGaussian
@@ -166,11 +175,12 @@ def bound_of(plans: Iterable[Plan], accountant: AccountantName) -> TrialBound:
     Args:
         plans: At least one.
         accountant: ``rdp`` or ``pld``.
+        is_filled: Keep a Renyi curve at more orders than one of dear plans needs.
     Raises:
         BadInputError: There is no plan, or ``pld`` cannot bound one of its events.
     """
     if accountant == "rdp":
-        return RenyiBound(envelope(plans))
+        return RenyiBound(envelope(plans, is_filled=is_filled))
     # Twice: a plan that is compared with the bound, be it one of these, has what rounding may have
     # taken from it added.
     profiles = [deltas_of(plan) + 2 * _rounding_of(plan) for plan in plans]
@@ -193,7 +203,7 @@ def read_bound(record: Mapping[str, Any]) -> TrialBound:
             return ProfileBound(deltas)
     elif "curve" in record:
         curve = np.array([math.inf if v is None else v for v in record["curve"]], dtype=np.float64)
-        if len(curve) == len(rdp.ORDERS):
+        if len(curve) in (len(rdp.ORDERS), len(FILLED_ORDERS)):
             return RenyiBound(curve)
     raise LedgerError(
         "the record of a selection has no bound that this version knows",
@@ -205,9 +215,9 @@ def read_bound(record: Mapping[str, Any]) -> TrialBound:
 def dearest(plans: Sequence[Plan], accountant: AccountantName) -> list[int]:
     """Return which plans are the dearest somewhere: at an order, or at an epsilon."""
     if accountant == "rdp":
-        costs = [envelope([plan]) for plan in plans]
+        costs = curves_of(plans)
     else:
-        costs = [deltas_of(plan) for plan in plans]
+        costs = np.array([deltas_of(plan) for plan in plans])
     return sorted(set(np.argmax(costs, axis=0).tolist()))
 
 

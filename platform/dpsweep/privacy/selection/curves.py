@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,18 +14,65 @@ from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import by_part
 from dpsweep.privacy.events import Plan
-from dpsweep.privacy.events.multiset import plan_curve
+from dpsweep.privacy.events.losses import rounded_down
+from dpsweep.privacy.events.multiset import Multiset, plan_curve
+from dpsweep.privacy.events.poisson_subset import between_orders
 from dpsweep.privacy.events.repeat_and_select import repeat_and_select_rdp
+from dpsweep.privacy.orders import FILLED_ORDERS
 from dpsweep.privacy.selection.number import Selection
 
 Array = NDArray[np.float64]
 
 # A curve may differ in its last digits with what it was computed together with.
 _ROUND_UP = 1.0 + 1e-9
+_FIRST_SPARSE, _LARGEST_LOG = 63.0, 50.0
+_FEW_EVENTS, _STRIDE = 32, 4
 
 
-def envelope(plans: Iterable[Plan]) -> Array:
-    """Return a Renyi curve over ``rdp.ORDERS`` that no plan exceeds in any part of the records.
+def orders_of(curve: Array) -> Array:
+    """Return the orders of a bound's curve, of which there are two sets: its length says which.
+
+    Raises:
+        BadInputError: It is of neither.
+    """
+    for orders in (rdp.ORDERS, FILLED_ORDERS):
+        if len(curve) == len(orders):
+            return orders
+    raise BadInputError(f"a Renyi curve of {len(curve)} orders, and no grid has as many")
+
+
+def curves_of(plans: Iterable[Plan], *, is_filled: bool = False) -> Array:
+    """Return the Renyi curves of plans at the orders that their bound needs, shape (n, m).
+
+    These are ``rdp.ORDERS`` where some plan spends so much that the best order of a selection is
+    among the first 63, whatever delta and the mean number of trials (their logarithms up to 50
+    together), and ``FILLED_ORDERS`` where none does. Plans with very many different noise
+    multipliers have slightly smaller ones at the further orders, which cost more.
+
+    Args:
+        plans: Each with its events on any parts; of a plan the larger of its parts counts.
+        is_filled: Use the filled orders at any rate.
+    """
+    every = list(plans)
+    curves = np.array([_curve(plan, rdp.ORDERS) for plan in every])
+    if not every or not (is_filled or _is_sparse(curves.max(axis=0))):
+        return curves
+    return np.array([_curve(plan, FILLED_ORDERS) for plan in every])
+
+
+def _is_sparse(curve: Array) -> bool:
+    """Say whether the best order of a selection may be where the grid is sparse.
+
+    Epsilon at order a is r(a) + log(..) / (a - 1), smallest where r'(a) (a - 1)^2 is that logarithm
+    of 1 / delta and of the mean number.
+    """
+    place = int(np.searchsorted(rdp.ORDERS, _FIRST_SPARSE))
+    before, at = curve[place - 1 : place + 1].tolist()
+    return math.isfinite(at) and (at - before) * (_FIRST_SPARSE - 1) ** 2 <= _LARGEST_LOG
+
+
+def envelope(plans: Iterable[Plan], *, is_filled: bool = False) -> Array:
+    """Return a Renyi curve that no plan exceeds in any part of the records, over ``orders_of`` it.
 
     The maximum is taken order by order: two plans of equal epsilon do not have equal curves.
 
@@ -34,20 +83,40 @@ def envelope(plans: Iterable[Plan]) -> Array:
     Raises:
         BadInputError: There is no plan.
     """
-    curves = [_curve(plan) for plan in plans]
-    if not curves:
+    curves = curves_of(plans, is_filled=is_filled)
+    if not len(curves):
         raise BadInputError("the most expensive plan of no plans is unknown")
     return np.asarray(np.max(curves, axis=0) * _ROUND_UP)
 
 
 def is_under(plan: Plan, curve: Array) -> bool:
     """Say whether a plan stays within a curve at every order, in every part of the records."""
-    return bool(np.all(_curve(plan) <= curve))
+    return bool(np.all(_curve(plan, orders_of(curve)) <= curve))
 
 
-def _curve(plan: Plan) -> Array:
-    curve = np.max([plan_curve(events) for events in by_part(plan).values()], axis=0)
+def _curve(plan: Plan, orders: Array) -> Array:
+    curve = np.max([_curve_of_part(events, orders) for events in by_part(plan).values()], axis=0)
     return np.where(np.isnan(curve), np.inf, curve)
+
+
+def _curve_of_part(events: Multiset, orders: Array) -> Array:
+    return plan_curve(events) if orders is rdp.ORDERS else _filled_curve(events)
+
+
+@lru_cache(maxsize=256)
+def _filled_curve(events: Multiset) -> Array:
+    """Return a curve at ``FILLED_ORDERS``; where it takes long, along chords at most of them."""
+    coarse = rounded_down(events)
+    further = np.setdiff1d(FILLED_ORDERS, rdp.ORDERS)
+    further = further if len(coarse) <= _FEW_EVENTS else further[::_STRIDE]
+    orders = np.concatenate([rdp.ORDERS, further])
+    curve = np.concatenate([plan_curve(events), plan_curve(coarse, further)])
+    rising = np.argsort(orders)
+    orders, curve = orders[rising], curve[rising]
+    num_finite = int(np.isfinite(curve).sum())
+    filled = between_orders(curve[:num_finite], FILLED_ORDERS, at=orders)
+    filled[np.isin(FILLED_ORDERS, orders)] = curve
+    return filled
 
 
 def selection_epsilon(curve: Array, selection: Selection, *, delta: float) -> float:
@@ -71,12 +140,13 @@ def selection_epsilon(curve: Array, selection: Selection, *, delta: float) -> fl
         or by a good score, and watching how long the search takes.
 
     Args:
-        curve: Renyi curve of one trial over ``rdp.ORDERS``, as ``envelope`` gives it.
+        curve: Renyi curve of one trial, as ``envelope`` gives it.
         selection: Distribution of K.
         delta: In (0, 1).
     Returns:
         Epsilon, rounded up; infinite where the curve is.
     """
     delta = validate.in_unit_interval("delta", delta)
-    total = repeat_and_select_rdp(curve, rdp.ORDERS, selection.mean, selection.shape)
-    return float(rdp.epsilons(total[None, :], rdp.ORDERS, delta)[0][0]) * _ROUND_UP
+    orders = orders_of(curve)
+    total = repeat_and_select_rdp(curve, orders, selection.mean, selection.shape)
+    return float(rdp.epsilons(total[None, :], orders, delta)[0][0]) * _ROUND_UP

@@ -30,6 +30,7 @@ from dpsweep.privacy.selection.bounds import (
     bound_of,
     read_bound,
 )
+from dpsweep.privacy.selection.curves import orders_of
 from dpsweep.privacy.selection.number import Selection
 from dpsweep.privacy.terms import ACCOUNTANTS, AccountantName
 
@@ -45,11 +46,11 @@ class Bounded(PrivacyEvent):
     It is priced beside other events and stands in no plan, hence on no ledger.
 
     Guarantees:
-        A Renyi curve is taken between the orders of ``rdp.ORDERS`` along its chords, as (a - 1)
-        times the divergence is convex in the order a and 0 at order 1; beyond them it is infinite.
+        A Renyi curve is taken between its orders along its chords, as (a - 1) times the divergence
+        is convex in the order a and 0 at order 1; beyond them it is infinite.
 
     Attributes:
-        curve: At ``rdp.ORDERS``.
+        curve: At the ``orders_of`` it.
         deltas: As ``ProfileBound`` has them; none where accountant pld is not asked.
     """
 
@@ -72,7 +73,7 @@ class Bounded(PrivacyEvent):
         """Return the curve, between its orders along the chords."""
         curve = np.array(self.curve)
         finite = int(np.isfinite(curve).sum())
-        return between_orders(curve[:finite], orders, at=rdp.ORDERS)
+        return between_orders(curve[:finite], orders, at=orders_of(curve))
 
     @property
     def profile(self) -> Profile:
@@ -124,7 +125,7 @@ class BoundedSearch(PrivacyEvent):
         return np.minimum(selected, between_orders(curve, orders))
 
     def _selected(self, orders: Array) -> Array:
-        grid = np.union1d(rdp.ORDERS, orders)
+        grid = np.union1d(orders_of(np.array(self.once.curve)), orders)
         once, (mean, shape) = self.once.renyi(grid), (self.selection.mean, self.selection.shape)
         return repeat_and_select_rdp(once, grid, mean, shape)[np.searchsorted(grid, orders)]
 
@@ -159,7 +160,7 @@ class PartBound:
             BadInputError: As for ``bound_of``.
         """
         every = list(plans)
-        curve = bound_of(every, "rdp")
+        curve = bound_of(every, "rdp", is_filled=True)
         profile = bound_of(every, "pld") if accountant == "pld" else None
         assert isinstance(curve, RenyiBound)
         assert profile is None or isinstance(profile, ProfileBound)
