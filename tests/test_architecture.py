@@ -260,6 +260,7 @@ def test_imports_inside_functions_are_the_exception(sources, heavy):
     assert needless == []
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "module",
     [

@@ -114,6 +114,7 @@ EDITS = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("of", [None, 1])
 @pytest.mark.parametrize("tag", [*EDITS, "dpsweep.trial", "dp.epsilon", "plan.epsilon"])
 def test_no_edited_tag_is_a_traceback(uri, tag, of):

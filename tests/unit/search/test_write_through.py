@@ -215,6 +215,7 @@ def test_a_write_that_is_cut_off_is_not_made_twice(tmp_path, monkeypatch):
     assert [trial[0] for trial in stored(path)[1]] == [0, 1]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "change",
     [

@@ -130,6 +130,7 @@ def test_a_document_with_such_a_value_is_damaged(studies, file, value):
         read_task(path)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("kind", [os.mkfifo, os.mkdir])
 @pytest.mark.parametrize(
@@ -202,6 +203,7 @@ NO_SPECS = [
 NO_NAMES = ["1", "null", "2001-01-01", "true", "[composed]", "{a: 1}", HEX, f"[{HEX}]"]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize(
     ("old", "new"),
