@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from dpsweep.cli.app import app
-from dpsweep.cli.verbs.plan import _mode_rows
+from dpsweep.cli.verbs.plan import _caption, _mode_rows
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.planning import forecast as forecasting
 from dpsweep.planning.costs.composition import choose_composition
@@ -170,6 +170,7 @@ def test_no_mode_has_a_price_for_exact_scores_of_private_records():
     assert {row["epsilon"] for row in rows} == {"none"}
     reasons = {row["released"] for row in rows if row["mode"] != "unaccounted"}
     assert reasons == {"not with exact scores of private records: noisy or public"}
+    assert "without their exact scores, which have no epsilon" in _caption(summary, "exact")
 
 
 def test_a_public_search_has_no_price_where_scores_are_noisy():

@@ -78,8 +78,9 @@ def plan(
         print()
     print_records(_shown_rows(checked, sample), output)
     print()
-    rows = _mode_rows(summary, checked.spec.data.validation.visibility)
-    print_records(rows, output, caption=_caption(summary))
+    visibility = checked.spec.data.validation.visibility
+    rows = _mode_rows(summary, visibility)
+    print_records(rows, output, caption=_caption(summary, visibility))
     _refuse_planless(checked, sample)
 
 
@@ -248,7 +249,7 @@ def _mode_rows(summary: PlanSummary, visibility: str) -> list[dict[str, Any]]:
     return [{column: row.get(column) for column in columns} for row in rows]
 
 
-def _caption(summary: PlanSummary) -> str:
+def _caption(summary: PlanSummary, visibility: str) -> str:
     """Return what stands below the table of modes: terms, and what each figure holds for."""
     terms = summary.terms
     lines = [
@@ -260,8 +261,9 @@ def _caption(summary: PlanSummary) -> str:
     lines += [f"{mode}: {cost.assumes}" for mode, cost in summary.modes.items() if cost is not None]
     if summary.modes[UNACCOUNTED.name] is None and summary.composed_epsilon is not None:
         trials = "all trials" if summary.episodes is None else "the trials of one episode"
+        but = ", without their exact scores, which have no epsilon" if visibility == "exact" else ""
         lines.append(
             f"unaccounted: {trials} composed would cost {shown_epsilon(summary.composed_epsilon)} "
-            "(rdp): an indication, no guarantee"
+            f"(rdp){but}: an indication, no guarantee"
         )
     return "\n".join(lines)
