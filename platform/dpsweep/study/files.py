@@ -190,12 +190,16 @@ def stored_yaml(path: FilePath) -> Any:
         OSError: It cannot be read, or is no regular file.
         ValueError: It is damaged.
     """
-    text = read_file(path).decode()
+    text, loader = read_file(path).decode(), None
     try:
         refuse_foreign(text)
-        return yaml.load(text, Loader=_Plain)
+        loader = _Plain(text)
+        return loader.get_single_data()
     except _NOT_OURS as error:
         raise ValueError("it is no YAML that this package has written") from error
+    finally:
+        if loader is not None:
+            loader.dispose()
 
 
 def _frozen(path: FilePath) -> dict[str, Any]:

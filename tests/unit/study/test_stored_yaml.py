@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from dpsweep.spec.document.nodes import MAX_DEPTH
 from dpsweep.spec.document.writing import dump_yaml
+from dpsweep.study import files
 from dpsweep.study.files import stored_yaml
 
 LETTERS = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
@@ -40,9 +41,9 @@ def test_it_is_read_by_libyaml(tmp_path, monkeypatch):
 def test_a_depth_that_no_spec_has_is_refused_before_it_is_put_together(
     tmp_path, monkeypatch, opened, closed, more, is_refused
 ):
-    path, depth, loaded, load = tmp_path / "spec.yaml", MAX_DEPTH + more, [], yaml.load
+    path, depth, loaded, load = tmp_path / "spec.yaml", MAX_DEPTH + more, [], files._Plain
     path.write_text(f"name: {opened * depth}1{closed * depth}\n")
-    monkeypatch.setattr(yaml, "load", lambda *a, **k: loaded.append(1) or load(*a, **k))
+    monkeypatch.setattr(files, "_Plain", lambda text: loaded.append(1) or load(text))
     if is_refused:
         with pytest.raises(ValueError, match="no YAML that this package has written"):
             stored_yaml(path)
