@@ -27,7 +27,7 @@ _SCRIPT = r"""
 set -u
 state="$jobs/$SLURM_JOB_ID"  # of this job alone: another one of the study must not end it
 mkdir -p "$state" && chmod 700 "$state" || exit 2
-rm -f "$state"/driver.pid "$state"/code
+rm -f "$state"/driver.pid "$state"/stopping "$state"/code
 cat > "$state/sweep.yaml" <<'@END@'
 @SPEC@@END@
 
@@ -42,7 +42,12 @@ head=$(scontrol show hostnames "$SLURM_JOB_NODELIST" | head -n 1)
 mask='import os, signal, sys
 signal.pthread_sigmask(getattr(signal, sys.argv[1]), {signal.SIGTERM})
 os.execvp(sys.argv[2], sys.argv[2:])'
-stop_driver() { kill -TERM "$(cat "$state/driver.pid")" 2> /dev/null; }
+# While Ray starts there is no driver: the file keeps it from starting. Each side writes its own
+# file before it looks for the other's, so no order of the two loses a stop.
+stop_driver() {
+  : > "$state/stopping"
+  kill -TERM "$(cat "$state/driver.pid" 2> /dev/null)" 2> /dev/null
+}
 requeue=no
 trap 'requeue=yes; stop_driver' USR1  # from Slurm, before the time limit
 trap stop_driver USR2                 # from `dpsweep cluster stop`
@@ -51,6 +56,7 @@ trap : TERM                           # from scancel, scontrol requeue or a pree
 on_each_node='ray stop --force > /dev/null 2>&1; exec "$@"'
 driver='
   (echo "$BASHPID" > "$0/driver.pid"
+   [ ! -e "$0/stopping" ] || { echo "stopped before the study began"; exit 143; }
    exec env RAY_ADDRESS="$1" python3 -c "$2" SIG_UNBLOCK dpsweep run "$0/sweep.yaml")
   code=$?; ray stop --force > /dev/null 2>&1; echo "$code" > "$0/code"; exit "$code"'
 (

@@ -21,8 +21,8 @@ from dpsweep.planning.reading import read_spec
 #: Name -> the stand-in. The driver ends as `dpsweep run` does: 143 after SIGTERM.
 PROGRAMS = {
     "scontrol": 'if [ "$1" = show ]; then echo node1; echo node2; else echo "$@" >> "$LOG"; fi',
-    "srun": 'shift; "$@"',
-    "ray": 'echo "$1 $2 $3 $4 $5" >> "$LOG"; [ "$1" != stop ] || exit 0; while [ "$1" != -- ]; do shift; done; shift; "$@"',
+    "srun": 'while [[ $1 = --* ]]; do echo "$1" >> "$LOG.srun"; shift; done; "$@"',
+    "ray": 'echo "$1 $2 $3 $4 $5" >> "$LOG"; [ "$1" != stop ] || exit 0; sleep "$RAY_TAKES_S"; while [ "$1" != -- ]; do shift; done; shift; "$@"',
 }
 #: That of dpsweep is Python, as bash cannot take a signal that was ignored when it was started.
 DPSWEEP = """\
@@ -73,6 +73,7 @@ def start(script: Path, **settings: object) -> subprocess.Popen[str]:
         "SLURM_JOB_ID": "77",
         "MLFLOW_TRACKING_TOKEN": "planted-token",
         "LASTS_S": str(LONG_S),
+        "RAY_TAKES_S": "0",
         **{key: str(value) for key, value in settings.items()},
     }
     return subprocess.Popen(
@@ -86,8 +87,12 @@ def log(script: Path) -> list[str]:
 
 
 def wait_for_driver(script: Path) -> None:
+    wait_for(script.parent / "log.started")
+
+
+def wait_for(path: Path) -> None:
     deadline = time.monotonic() + 20
-    while not (script.parent / "log.started").exists():
+    while not path.exists():
         assert time.monotonic() < deadline
         time.sleep(0.02)
 
@@ -152,6 +157,27 @@ def test_a_signal_lets_the_driver_save(
     process.communicate(timeout=30)
     assert process.returncode == code
     assert log(script)[3:] == ending
+
+
+@pytest.mark.parametrize(
+    ("sent", "ending"), [(signal.SIGUSR2, []), (signal.SIGUSR1, ["requeue 77"])]
+)
+def test_a_signal_while_ray_starts_keeps_the_driver_from_starting(
+    script: Path, sent: int, ending: list[str]
+) -> None:
+    process = start(script, RAY_TAKES_S=2, LASTS_S=0)
+    wait_for(script.parent / "log.srun")
+    process.send_signal(sent)
+    said, _ = process.communicate(timeout=30)
+    assert process.returncode == 143, said
+    assert log(script)[2:] == [STOPPED, *ending]
+    assert "No such file" not in said
+    assert "stopped before the study began" in said
+
+    again = start(script, SLURM_RESTART_COUNT=1, LASTS_S=0)  # as the same job, queued again
+    again.communicate(timeout=30)
+    assert again.returncode == 0
+    assert any(line.startswith("run ") for line in log(script))
 
 
 def test_sigterm_to_all_processes_lets_the_driver_save_and_does_not_requeue(script: Path) -> None:
