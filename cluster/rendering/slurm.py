@@ -61,7 +61,9 @@ driver='
   code=$?; ray stop --force > /dev/null 2>&1; echo "$code" > "$0/code"; exit "$code"'
 (
   trap '' TERM
-  exec srun --ntasks-per-node=1 python3 -c "$mask" SIG_BLOCK bash -c "$on_each_node" node \
+  # Since Slurm 22.05 srun does not take over how many cores the job asks for.
+  exec srun --ntasks-per-node=1 --cpus-per-task="$cpus" \
+    python3 -c "$mask" SIG_BLOCK bash -c "$on_each_node" node \
     ray symmetric-run --address "$head:$port" --min-nodes "$nodes" \
     --num-cpus "$cpus" --num-gpus "$gpus" -- bash -c "$driver" "$state" "$head:$port" "$mask"
 ) &

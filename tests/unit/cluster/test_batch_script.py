@@ -180,6 +180,13 @@ def test_a_signal_while_ray_starts_keeps_the_driver_from_starting(
     assert any(line.startswith("run ") for line in log(script))
 
 
+def test_ray_gets_all_cores_of_its_task(script: Path) -> None:
+    """Since Slurm 22.05 srun does not ask for what the job has."""
+    start(script, LASTS_S=0).communicate(timeout=30)
+    asked = (script.parent / "log.srun").read_text().splitlines()
+    assert asked == ["--ntasks-per-node=1", "--cpus-per-task=8"]
+
+
 def test_sigterm_to_all_processes_lets_the_driver_save_and_does_not_requeue(script: Path) -> None:
     process = start(script)
     wait_for_driver(script)
