@@ -34,11 +34,15 @@ class Command:
         arguments: Program and arguments.
         may_fail: Whether the next command follows in any case.
         server: Address (a URL) that it speaks to, and that must answer before it is run.
+        file: What it reads in the folder of the submission; it must be there before it is run.
+        is_written_late: Whether that file is there only once the job has begun.
     """
 
     arguments: tuple[str, ...]
     may_fail: bool = False
     server: str | None = None
+    file: Path | None = None
+    is_written_late: bool = False
 
     def __str__(self) -> str:
         """Return it as a person types it into a shell."""

@@ -119,7 +119,8 @@ class SlurmRendering(FileRendering):
     @classmethod
     def logs(cls, study: str, folder: Path) -> list[Command]:
         """Show the end of what it has printed."""
-        return commands(["tail", "-n", "200", str(folder / _log(study))])
+        file = folder / _log(study)
+        return [Command(("tail", "-n", "200", str(file)), file=file, is_written_late=True)]
 
     @classmethod
     def stop(cls, study: str, folder: Path) -> list[Command]:

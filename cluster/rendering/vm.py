@@ -84,14 +84,16 @@ class VmRendering(FileRendering):
     @classmethod
     def stop(cls, study: str, folder: Path) -> list[Command]:
         """Let the study save and end; then end all machines, in any case, as they cost money."""
-        file, job = str(folder / cls.file_of(study)), job_name(study)
-        stop = Command(("ray", "exec", file, f"{_JOB} stop {job}"), may_fail=True)
-        return [stop, *commands(["ray", "down", "--yes", file])]
+        file = folder / cls.file_of(study)
+        stop = ("ray", "exec", str(file), f"{_JOB} stop {job_name(study)}")
+        down = ("ray", "down", "--yes", str(file))
+        return [Command(stop, may_fail=True, file=file), Command(down, file=file)]
 
     @classmethod
     def _on_head(cls, study: str, folder: Path, verb: str) -> list[Command]:
-        file = str(folder / cls.file_of(study))
-        return commands(["ray", "exec", file, f"{_JOB} {verb} {job_name(study)}"])
+        file = folder / cls.file_of(study)
+        words = ("ray", "exec", str(file), f"{_JOB} {verb} {job_name(study)}")
+        return [Command(words, file=file)]
 
 
 def _cluster(spec: SweepSpec, settings: VmSpec) -> dict[str, Any]:

@@ -159,7 +159,7 @@ def _check(target: str, commands: Sequence[Command]) -> None:
     """Refuse what cannot be run here, or speaks to nobody: its own answer would be a traceback.
 
     Raises:
-        BadInputError: A program is missing.
+        BadInputError: A program is missing, or a file of the submission.
         ResourceError: A server does not answer.
     """
     missing = sorted({c.arguments[0] for c in commands if _program(c.arguments[0]) is None})
@@ -168,6 +168,14 @@ def _check(target: str, commands: Sequence[Command]) -> None:
             f"{', '.join(missing)} is not here, and cluster {target} needs it",
             fix="install it, or go where it is; --dry-run prints the commands",
         )
+    for command in commands:
+        if command.file is not None and not command.file.is_file():
+            late = "it has another folder, or the job has not begun"
+            raise BadInputError(
+                f"there is no {command.file.name} in {command.file.parent.resolve()}",
+                because=late if command.is_written_late else None,
+                fix="name the folder that it was submitted with: --to FOLDER",
+            )
     for server in {command.server for command in commands if command.server}:
         if silent := why_silent(server, _ANSWERS_S):
             raise ResourceError(

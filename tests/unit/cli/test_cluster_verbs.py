@@ -143,6 +143,30 @@ def test_a_submission_writes_its_files_first(target, tools, dashboard):
     assert "$ " + " ".join(last) in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("target", "verb", "file"),
+    [
+        ("vm", "status", "digits-eps2.vm.yaml"),
+        ("vm", "logs", "digits-eps2.vm.yaml"),
+        ("vm", "stop", "digits-eps2.vm.yaml"),
+        ("slurm", "logs", "digits-eps2.slurm.log"),
+    ],
+)
+def test_a_file_of_a_submission_that_is_not_here_is_told_with_where_it_may_be(
+    target, verb, file, tools
+):
+    done = cli_here("cluster", verb, target, "digits-eps2")
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: there is no {file} in {tools}")
+    assert "fix: name the folder that it was submitted with: --to" in done.stderr
+    assert ("has not begun" in done.stderr) == (target == "slurm")
+    assert not (tools / "called").exists()
+    (tools / "jobs").mkdir()
+    (tools / "jobs" / file).touch()
+    done = cli_here("cluster", verb, target, "digits-eps2", "--to", "jobs")
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_tool_that_is_not_here_is_told_before_anything_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", "")
