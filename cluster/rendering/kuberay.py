@@ -18,7 +18,7 @@ from dpsweep.cluster.rendering.base import (
     shipped,
 )
 from dpsweep.cluster.rendering.places import check_places, needed_by_trials, needs_disk
-from dpsweep.spec.launching import KubeRaySpec
+from dpsweep.spec.launching import UNATTENDED, KubeRaySpec
 from dpsweep.spec.study import SweepSpec
 
 #: The user of the image (Dockerfile).
@@ -97,6 +97,8 @@ def _job(spec: SweepSpec, settings: KubeRaySpec) -> dict[str, Any]:
     is_mounted = needs_disk(spec)
     of_head = _share(settings.head_cpus, settings.head_memory_gb)
     head = _container(settings, "ray-head", of_head, is_mounted)
+    if settings.retries:
+        head["env"].append({"name": UNATTENDED, "value": "1"})
     head["env"] += [_secret(settings, key) for key in settings.secrets]
     share = _share(nodes.cpus, settings.node_memory_gb)
     if nodes.gpus:

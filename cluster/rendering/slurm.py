@@ -17,7 +17,7 @@ from dpsweep.cluster.rendering.base import (
 from dpsweep.cluster.rendering.places import check_places
 from dpsweep.foundation.bucket_path import is_address
 from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
-from dpsweep.spec.launching import SlurmSpec
+from dpsweep.spec.launching import UNATTENDED, SlurmSpec
 from dpsweep.spec.study import SweepSpec
 
 #: How long before the time limit the study is told to end; it needs up to 25 seconds.
@@ -31,6 +31,8 @@ rm -f "$state"/driver.pid "$state"/stopping "$state"/code
 cat > "$state/sweep.yaml" <<'@END@'
 @SPEC@@END@
 
+# A job that was queued again began by itself: it does not go on with what has only failed.
+[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || export @UNATTENDED@=1
 # Ray answers to this job's token alone; its dashboard stays on loopback.
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$state/token" RAY_USAGE_STATS_ENABLED=0
 (umask 077; python3 -c 'import secrets; print(secrets.token_hex(32), end="")' > "$state/token")
@@ -102,7 +104,8 @@ class SlurmRendering(FileRendering):
         text = shipped(spec)
         if _END in text.splitlines():
             raise BadInputError(f"a line of the spec is {_END}", fix="write something else there")
-        body = _SCRIPT.replace("@END@", _END).replace("@SPEC@", text)
+        body = _SCRIPT.replace("@END@", _END).replace("@UNATTENDED@", UNATTENDED)
+        body = body.replace("@SPEC@", text)
         return _header(spec, settings, nodes) + body
 
     @classmethod

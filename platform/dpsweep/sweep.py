@@ -28,7 +28,6 @@ import dataclasses
 from collections.abc import Callable, Mapping
 
 from dpsweep.cluster.private_directory import PATIENCE_S, remove_left_behind
-from dpsweep.foundation.errors import ModelError, RayLostError, ResourceError, StorageError
 from dpsweep.foundation.process.interrupts import raise_lost
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
@@ -45,7 +44,8 @@ from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.results.study import SweepResult
 from dpsweep.running import entries
 from dpsweep.running.delivery import FLUSH_URGENT_S, deliver, log_best_model
-from dpsweep.running.ending import Conclusion, Ending, write_charges
+from dpsweep.running.ending import Conclusion, Ending, ending_of, write_charges
+from dpsweep.running.failing import refuse_repetition
 from dpsweep.running.gallery import Drawing
 from dpsweep.running.giving_up import give_up_claim
 from dpsweep.running.handing_on import HandingOn
@@ -132,6 +132,7 @@ def run_checked(
         stack.callback(cluster.close)
         cluster.begin()
         stack.callback(study.close)
+        refuse_repetition(study)
         news = study.check_data(data.content_hash, old_hash=data.old_hash)
         if news and spec.data.dataset == "image_folder":  # of others, names cannot change
             names = ", ".join(data.info.class_names)
@@ -222,7 +223,7 @@ def run_checked(
                 )
                 drawing.finish(ending.state, ending.reason, observer)
         except BaseException as error:
-            ending, first = _ending_of(error, selection), error
+            ending, first = ending_of(error, is_selection=selection is not None), error
             if isinstance(error, KeyboardInterrupt):  # before trials ran: Ray Tune takes it then
                 observer.on_message("interrupted; the same command continues the study")
             raise
@@ -233,18 +234,6 @@ def run_checked(
         if ending.state == "finished" and ending.reason:
             observer.on_message(f"study {spec.name!r} has finished: {ending.reason}")
     return SweepResult(study.files)
-
-
-def _ending_of(error: BaseException, selection: SelectionCharge | None) -> Ending:
-    """Return how a launch has ended that an error ends."""
-    if isinstance(error, KeyboardInterrupt):
-        return Ending("interrupted")
-    if isinstance(error, RayLostError):
-        return Ending("interrupted", error.message)
-    # These tell nothing of records; of a selection they may tell which trials there were.
-    if selection is None and isinstance(error, (ResourceError, ModelError, StorageError)):
-        return Ending("failed", error.message)
-    return Ending("failed")
 
 
 def _commit(

@@ -170,6 +170,10 @@ class RayLostError(SweepError):
     """Ray has ended under a study that runs on it; the study can be continued."""
 
 
+class FailingSearchError(SweepError):
+    """Nearly all trials of a launch have failed; the study can be continued once that is mended."""
+
+
 class NothingWithinBudgetError(SweepError):
     """No finished trial satisfies the requested bound."""
 

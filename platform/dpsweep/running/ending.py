@@ -9,7 +9,15 @@ from collections import Counter
 from dataclasses import dataclass
 
 from dpsweep.foundation.database_path import LogPath
-from dpsweep.foundation.errors import StudyError, SweepError
+from dpsweep.foundation.errors import (
+    FailingSearchError,
+    ModelError,
+    RayLostError,
+    ResourceError,
+    StorageError,
+    StudyError,
+    SweepError,
+)
 from dpsweep.foundation.logs import is_locked
 from dpsweep.foundation.words import counted, were
 from dpsweep.ledgers.records import plan_of
@@ -25,7 +33,7 @@ from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.running import entries
 from dpsweep.study.events import TrialCharged, or_none
 from dpsweep.study.study import Observer, Study
-from dpsweep.study.trial import MOVING, TrialState
+from dpsweep.study.trial import MOSTLY_FAILED, MOVING, TrialState
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.execution.checkpoint_files import kept_step
 
@@ -38,6 +46,25 @@ class Ending:
 
     state: str
     reason: str = ""
+
+
+def ending_of(error: BaseException, *, is_selection: bool) -> Ending:
+    """Return how a launch has ended that an error ends.
+
+    Args:
+        error: The error.
+        is_selection: Whether trials and their number are secret (accounting select).
+    """
+    if isinstance(error, KeyboardInterrupt):
+        return Ending("interrupted")
+    if isinstance(error, RayLostError):
+        return Ending("interrupted", error.message)
+    if isinstance(error, FailingSearchError):
+        return Ending("failed", MOSTLY_FAILED)
+    # These tell nothing of records; of a selection they may tell which trials there were.
+    if not is_selection and isinstance(error, (ResourceError, ModelError, StorageError)):
+        return Ending("failed", error.message)
+    return Ending("failed")
 
 
 class Conclusion:

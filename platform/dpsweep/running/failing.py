@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from contextlib import suppress
 
-from dpsweep.foundation.errors import ChangedCodeError, StorageError, SweepError
+from dpsweep.foundation.errors import (
+    ChangedCodeError,
+    FailingSearchError,
+    StorageError,
+    StudyError,
+    SweepError,
+)
 from dpsweep.foundation.words import counted
 from dpsweep.search.sources import TaskSource
 from dpsweep.spec.cluster import ResourcesSpec
+from dpsweep.spec.launching import UNATTENDED
 from dpsweep.study.events import TrialCharged, or_none
 from dpsweep.study.study import Study
-from dpsweep.study.trial import TrialReport, TrialState, TrialTask
+from dpsweep.study.trial import MOSTLY_FAILED, TrialReport, TrialState, TrialTask
 from dpsweep.trainables.execution.memory import MEMORY_ADVICE
 from dpsweep.trainables.networks.own_models import OLD_CODE
 
@@ -82,6 +90,29 @@ class Deaths:
         )
 
 
+def refuse_repetition(study: Study) -> None:
+    """Refuse a launch that a scheduler has begun by itself after one that only failed.
+
+    Nobody has mended the cause: each retry would be charged for ten more trials. A person's launch
+    has no ``DPSWEEP_UNATTENDED`` and goes on.
+
+    Args:
+        study: Open for writing, before anything of this launch is in its journal.
+    Raises:
+        StudyError: It is such a launch.
+    """
+    view, name = study.view, study.spec.name
+    has_only_failed = view.state == "failed" and view.end_reason == MOSTLY_FAILED
+    if has_only_failed and os.environ.get(UNATTENDED):
+        raise StudyError(
+            f"nearly all trials of its last launch failed: study {name!r} starts nothing",
+            because=f"this launch may have begun by itself ({UNATTENDED} is set), with nothing "
+            "mended, and its trials would be charged again",
+            fix="mend why they failed (`dpsweep status`), then submit it once more: to Kubernetes "
+            "with --set cluster.kuberay.retries=0; or run it without that variable",
+        )
+
+
 class FailingSource:
     """A source that hands out no more when nearly all trials of this launch have failed.
 
@@ -108,12 +139,12 @@ class FailingSource:
         """Return a task of the source.
 
         Raises:
-            SweepError: Too many trials have failed.
+            FailingSearchError: Too many trials have failed.
         """
         num_failed = self._reasons.total()
         if self._num_ended >= ENOUGH_ENDED and num_failed >= TOO_MANY_FAILED * self._num_ended:
             reason, number = self._reasons.most_common(1)[0]
-            raise SweepError(
+            raise FailingSearchError(
                 f"{num_failed} of {counted(self._num_ended, 'trial')} failed, and no more are "
                 f"started; the commonest reason ({number} of them): {reason}",
                 fix="mend what it names, and run the same command again: it continues with the "

@@ -12,6 +12,9 @@ from pydantic import AfterValidator, Field
 
 from dpsweep.spec.base import AS_TEXT, AS_WHOLE, Count, Part, Positive, seen
 
+#: Variable of a driver that a scheduler may have started again by itself, with nothing mended.
+UNATTENDED = "DPSWEEP_UNATTENDED"
+
 
 def _matching(pattern: str, alphabet: str) -> AfterValidator:
     """Return the check of a text against a pattern, which says what is allowed."""

@@ -37,6 +37,8 @@ MOVING = (TrialState.RUNNING, TrialState.PAUSED)
 ALL_STARTED = "all trials were started"
 #: Why a search ends whose launches have run for as long as they may; it goes on if they may longer.
 TIME_PASSED = "search.max_time has passed"
+#: Why a launch has failed that started no further trials; a person's launch goes on.
+MOSTLY_FAILED = "nearly all of its trials failed"
 
 
 #: How the reason ends of a trial that waited to be continued when the study's budget was used up.

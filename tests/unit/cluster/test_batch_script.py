@@ -38,6 +38,7 @@ token = os.environ["RAY_AUTH_TOKEN_PATH"]
 say(f"{sys.argv[1]} address={os.environ['RAY_ADDRESS']} mode={os.environ['RAY_AUTH_MODE']}")
 say(open(sys.argv[2]).read(), behind=".spec")
 say(f"{len(open(token).read())} {stat.S_IMODE(os.stat(token).st_mode):o}", behind=".token")
+say(os.environ.get("DPSWEEP_UNATTENDED", "a person's"), behind=".begun_by")
 say("", behind=".started")
 time.sleep(float(os.environ["LASTS_S"]))
 sys.exit(int(os.environ.get("CODE", 0)))
@@ -178,6 +179,14 @@ def test_a_signal_while_ray_starts_keeps_the_driver_from_starting(
     again.communicate(timeout=30)
     assert again.returncode == 0
     assert any(line.startswith("run ") for line in log(script))
+
+
+def test_only_a_job_that_was_queued_again_has_begun_by_itself(script: Path) -> None:
+    for times in (0, 1):
+        start(script, LASTS_S=0, SLURM_RESTART_COUNT=times).communicate(timeout=30)
+    start(script, LASTS_S=0).communicate(timeout=30)  # as Slurm has it before the first time
+    begun_by = (script.parent / "log.begun_by").read_text().splitlines()
+    assert begun_by == ["a person's", "1", "a person's"]
 
 
 def test_ray_gets_all_cores_of_its_task(script: Path) -> None:

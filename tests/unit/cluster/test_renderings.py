@@ -157,6 +157,23 @@ def test_every_kuberay_secret_is_a_reference_and_only_the_driver_has_it() -> Non
     assert cluster["headGroupSpec"]["serviceType"] == "ClusterIP"
 
 
+@pytest.mark.parametrize(("retries", "value"), [(3, ["1"]), (0, [])])
+def test_only_the_driver_of_a_job_that_is_retried_knows_that_it_may_have_begun_by_itself(
+    retries: int, value: list[str]
+) -> None:
+    (text,) = (
+        RENDERINGS["kuberay"].files(read(SPECS[0], f"cluster.kuberay.retries={retries}")).values()
+    )
+    cluster = list(yaml.safe_load_all(text))[-1]["spec"]["rayClusterSpec"]
+
+    def values(group: dict) -> list[str]:
+        (container,) = group["template"]["spec"]["containers"]
+        return [e["value"] for e in container["env"] if e["name"] == "DPSWEEP_UNATTENDED"]
+
+    assert values(cluster["headGroupSpec"]) == value
+    assert values(cluster["workerGroupSpecs"][0]) == []
+
+
 def test_a_name_is_one_for_kubernetes_and_of_one_study_alone() -> None:
     studies = ["a", "a.b", "a_b", "a-b", "a" * 64, "a" * 63 + "b", "0-", "x..", "9" * 30]
     names = [job_name(study) for study in studies]
