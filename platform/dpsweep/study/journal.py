@@ -208,7 +208,7 @@ def fold_one(view: StudyView, record: Mapping[str, Any]) -> None:
     view.last_ms = record["time_ms"]
     match event:
         case events.StudyStarted():
-            view.state = "running"
+            view.state, view.end_reason = "running", ""
         case events.StudyEnded():
             view.state, view.end_reason = event.state, event.end_reason
         case events.ModelLogged():

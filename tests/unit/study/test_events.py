@@ -93,3 +93,12 @@ def test_a_missing_key_of_every_version_is_refused():
 
 def test_a_null_mapping_is_an_empty_one():
     assert events.event_of({"event": "study_started", "name": "x", "tags": None}).tags == {}
+
+
+def test_a_launch_begins_without_the_reason_that_ended_the_one_before():
+    """Or `status` names it of a study that runs."""
+    launches = [events.StudyStarted("s"), events.StudyEnded("failed", "mostly failed")]
+    lines = [{"time_ms": 1, **event.to_json()} for event in launches]
+    assert (fold(lines).state, fold(lines).end_reason) == ("failed", "mostly failed")
+    again = fold([*lines, lines[0]])
+    assert (again.state, again.end_reason) == ("running", "")
