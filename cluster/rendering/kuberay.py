@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from importlib.metadata import version
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from dpsweep.cluster.rendering.base import (
@@ -18,6 +19,7 @@ from dpsweep.cluster.rendering.base import (
     shipped,
 )
 from dpsweep.cluster.rendering.places import check_places, needed_by_trials, needs_disk
+from dpsweep.foundation.errors import Mistake
 from dpsweep.spec.launching import UNATTENDED, KubeRaySpec
 from dpsweep.spec.study import SweepSpec
 
@@ -26,6 +28,15 @@ USER = 1000
 _SPECS, _FILE = "/etc/dpsweep", "sweep.yaml"
 #: Ray kills a stopped job after 3 s; a study needs up to 25 to write its end.
 _STOP_WAIT_S, _GRACE_S = "40", 60
+#: Where nothing else can be mounted, above or below, and why.
+_TAKEN_PLACES = {
+    _SPECS: "where pods have their spec",
+    "/dev/shm": "where KubeRay mounts memory for Ray",
+    "/proc": "where the system tells of processes",
+}
+#: Variables that pods have from here, from KubeRay or from the image; a second value breaks them.
+_TAKEN = ("PATH", "HOME", "PYTHONPATH", "PYTHONHOME", "LD_PRELOAD", "LD_LIBRARY_PATH", "FQ_RAY_IP")
+_TAKEN_STARTS = ("RAY_", "KUBERAY_", "DPSWEEP_")
 
 
 class KubeRayRendering(FileRendering):
@@ -37,7 +48,7 @@ class KubeRayRendering(FileRendering):
     def content(cls, spec: SweepSpec) -> str:
         """Return one manifest; `kubectl apply` takes it."""
         settings: KubeRaySpec = settings_of(spec, cls.name)
-        check_places(spec, settings.mount)
+        check_places(spec, settings.mount, others=_refused(spec, settings))
         claims = _claim(settings) if needs_disk(spec) else []
         documents = [*claims, _config(spec), _job(spec, settings)]
         return head_of(cls.name, cls.file_of(spec.name)) + manifest(*documents)
@@ -62,6 +73,27 @@ class KubeRayRendering(FileRendering):
     def stop(cls, study: str, folder: Path) -> list[Command]:
         """Delete the RayJob and its pods; claim and study stay."""
         return commands(["kubectl", "delete", "rayjob", job_name(study), "--ignore-not-found"])
+
+
+def _refused(spec: SweepSpec, settings: KubeRaySpec) -> Iterator[Mistake]:
+    """Yield what the API server or the kubelet refuses, or what would break the pods."""
+    section, mount = f"cluster.{KubeRayRendering.name}", PurePosixPath(settings.mount)
+    for taken, meaning in _TAKEN_PLACES.items() if needs_disk(spec) else ():
+        if mount.is_relative_to(taken) or PurePosixPath(taken).is_relative_to(mount):
+            side = "below" if mount.is_relative_to(taken) else "above"
+            where = "is" if str(mount) == taken else f"is {side} {taken},"
+            fix = "mount the volume elsewhere, as in /mnt/dpsweep"
+            yield Mistake(f"{section}.mount", f"{settings.mount!r} {where} {meaning}", fix)
+    for key in ("node_memory_gb", "head_memory_gb"):
+        if _mebibytes(memory_gb := getattr(settings, key)) < 1:
+            problem = f"is {memory_gb:g}, less than one MiB"
+            yield Mistake(f"{section}.{key}", problem, "say how many GiB, as in 32")
+    for number, name in enumerate(settings.secrets):
+        key = f"{section}.secrets[{number}]"
+        if name in _TAKEN or name.startswith(_TAKEN_STARTS):
+            yield Mistake(key, f"{name} is set in pods already", "leave it out, or rename it")
+        elif name in settings.secrets[:number]:
+            yield Mistake(key, f"{name} stands there twice", "name it once")
 
 
 def _claim(settings: KubeRaySpec) -> list[dict[str, Any]]:
@@ -166,7 +198,11 @@ def _pod(spec: SweepSpec, settings: KubeRaySpec, container: dict[str, Any]) -> d
 
 
 def _share(cpus: int, memory_gb: float) -> dict[str, Any]:
-    return {"cpu": cpus, "memory": f"{int(memory_gb * 1024)}Mi"}
+    return {"cpu": cpus, "memory": f"{_mebibytes(memory_gb)}Mi"}
+
+
+def _mebibytes(memory_gb: float) -> int:
+    return int(memory_gb * 1024)
 
 
 def _secret(settings: KubeRaySpec, key: str) -> dict[str, Any]:

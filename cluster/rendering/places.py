@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
 from dpsweep.foundation.bucket_path import is_address
@@ -42,17 +42,24 @@ def needed_by_trials(spec: SweepSpec) -> tuple[str, ...]:
     return (*names, *_OF_BUCKET) if is_address(spec.storage.path) else names
 
 
-def check_places(spec: SweepSpec, mount: str | None, *, is_mounted: bool = True) -> None:
+def check_places(
+    spec: SweepSpec,
+    mount: str | None,
+    *,
+    is_mounted: bool = True,
+    others: Iterable[Mistake] = (),
+) -> None:
     """Refuse a spec whose state would be lost with a node, or that would show a secret.
 
     Args:
         spec: The spec.
         mount: The directory that all nodes share; None where the nodes' own mounts are not known.
         is_mounted: False where nothing is mounted.
+        others: Mistakes that the rendering knows of besides, to be told with these.
     Raises:
         SpecError: With every mistake.
     """
-    mistakes = [*_unkept(spec, mount, is_mounted), *_shown(spec)]
+    mistakes = [*_unkept(spec, mount, is_mounted), *_shown(spec), *others]
     if MODES[spec.privacy.accounting].is_sealed:
         problem = "is select, which runs on local only: Ray keeps traces of every trial elsewhere"
         mistakes.append(Mistake("privacy.accounting", problem, "use composed, or run it here"))

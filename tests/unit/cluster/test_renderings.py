@@ -17,7 +17,7 @@ from outside import install
 
 from dpsweep.cluster.rendering import RENDERINGS, kuberay
 from dpsweep.cluster.rendering.base import job_name, nodes_of
-from dpsweep.foundation.errors import BadInputError, SpecError
+from dpsweep.foundation.errors import BadInputError, Mistake, SpecError
 from dpsweep.planning.reading import read_spec
 from dpsweep.spec.cluster import LAUNCHED
 from dpsweep.spec.launching import LaunchSpec
@@ -212,6 +212,53 @@ def test_what_a_shell_or_yaml_could_read_is_refused_with_the_spec(change: str) -
     key = change.partition("=")[0]
     with pytest.raises(SpecError, match=key.replace(".", r"\.")):
         read(SPECS[0], change)
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ("mount=/etc/dpsweep", "'/etc/dpsweep' is where pods have their spec"),
+        ("mount=/etc", "'/etc' is above /etc/dpsweep, where pods have their spec"),
+        ("mount=/etc/dpsweep/state", "is below /etc/dpsweep, where pods have their spec"),
+        ("mount=/dev/shm", "'/dev/shm' is where KubeRay mounts memory for Ray"),
+        ("mount=/proc/x", "is below /proc, where the system tells of processes"),
+        ("node_memory_gb=0.0001", "is 0.0001, less than one MiB"),
+        ("head_memory_gb=0.0009", "is 0.0009, less than one MiB"),
+        ("secrets=[PATH]", "PATH is set in pods already"),
+        ("secrets=[RAY_USAGE_STATS_ENABLED]", "RAY_USAGE_STATS_ENABLED is set in pods already"),
+        ("secrets=[RAY_AUTH_TOKEN]", "RAY_AUTH_TOKEN is set in pods already"),
+        ("secrets=[DPSWEEP_UNATTENDED]", "DPSWEEP_UNATTENDED is set in pods already"),
+        ("secrets=[TOKEN, OTHER, TOKEN]", "TOKEN stands there twice"),
+    ],
+)
+def test_pods_that_kubernetes_refuses_are_not_rendered(change: str, problem: str) -> None:
+    (mistake,) = refused(change)
+    assert problem in mistake.what
+    assert f"cluster.kuberay.{change.partition('=')[0]}" in mistake.key
+    assert mistake.fix
+
+
+def test_all_that_kubernetes_refuses_is_told_at_once() -> None:
+    changes = ("mount=/dev/shm", "node_memory_gb=1e-4", "secrets=[HOME, A, A, PATH]")
+    assert len(refused(*changes)) == 5
+
+
+def test_names_beside_those_that_pods_have_are_taken() -> None:
+    for change in ("node_memory_gb=0.001", "secrets=[PATHS]", "mount=/mnt"):
+        assert RENDERINGS["kuberay"].files(read(SPECS[0], f"cluster.kuberay.{change}"))
+    for mount in ("/etc/dpsweep2", "/dev/shmem", "/process"):
+        assert not refused(f"mount={mount}")  # all but the places outside of it
+    unused = ("cluster.kuberay.mount=/dev/shm", f"cluster.kuberay.secrets={_CREDENTIALS}")
+    spec = read(SPECS[0], *_BUCKET, *unused)
+    assert RENDERINGS["kuberay"].files(spec)  # mounts none
+
+
+def refused(*changes: str) -> list[Mistake]:
+    """Return the mistakes of the section that a rendering is refused for."""
+    spec = read(SPECS[0], *(f"cluster.kuberay.{change}" for change in changes))
+    with pytest.raises(SpecError) as caught:
+        RENDERINGS["kuberay"].files(spec)
+    return [each for each in caught.value.mistakes if "cluster.kuberay" in each.key]
 
 
 @pytest.mark.parametrize("target", ["kuberay", "vm"])
