@@ -7,6 +7,7 @@ import socket
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from dpsweep.foundation.blotting import blotted
 from dpsweep.foundation.errors import StorageError, UnreachableError
 
 _PREFIX = re.compile(r"^(?:connection (?:to server at .*? )?failed: )+(?:FATAL:\s+)?")
@@ -45,12 +46,12 @@ def why_silent(address: str, timeout_s: float) -> str:
 
 
 def cause_of(error: BaseException) -> str:
-    """Return the innermost reason of a request that failed, in a few words.
+    """Return the innermost reason of a request that failed, in a few words without secrets.
 
     >>> cause_of(OSError("no answer (Caused by ResponseError('too many 503 errors'))"))
     'too many 503 errors'
     """
-    text = str(error)
+    text = blotted(str(error))
     for word, reason in (
         ("Connection refused", "connection refused"),
         ("timed out", "timed out"),
@@ -67,7 +68,7 @@ def cause_of(error: BaseException) -> str:
 
 def brief(error: BaseException) -> str:
     """Return the first line of an error of the database's, which never holds the password."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = [line.strip() for line in blotted(str(error)).splitlines() if line.strip()]
     return _PREFIX.sub("", lines[0])[:200] if lines else type(error).__name__
 
 

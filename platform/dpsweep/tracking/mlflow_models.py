@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpsweep.foundation.blotting import blotted
 from dpsweep.study.model_graph import ModelGraph
 from dpsweep.tracking.labels import downgraded_card
 from dpsweep.tracking.model_label import (
@@ -177,7 +178,8 @@ class LoggedModels:
                 return [lost] if if_lost else []
             rewrite_label(self._client, self._uri, model.model_id, change, card)
         except (MlflowException, OSError) as error:  # the next launch tries again
-            return [f"{of}: its file MLmodel still has the old label, not its tags: {error}"]
+            why = blotted(str(error))
+            return [f"{of}: its file MLmodel still has the old label, not its tags: {why}"]
         return []
 
     def _tag(self, model_id: str, tags: Mapping[str, str], description: str) -> None:
@@ -204,7 +206,8 @@ class LoggedModels:
                 if is_ours and version.description != text:
                     self._client.update_model_version(version.name, version.version, text)
         except MlflowException as error:  # the next launch tries again
-            return [f"registered versions of run {run_id} still have the old label: {error}"]
+            why = blotted(str(error))
+            return [f"registered versions of run {run_id} still have the old label: {why}"]
         return []
 
     def link(self, model_id: str, run_id: str, parent: str | None) -> None:

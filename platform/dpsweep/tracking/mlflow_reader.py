@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.foundation.blotting import blotted
 from dpsweep.foundation.errors import BadInputError, StudyError
 from dpsweep.spec.tracking import TrackingSpec, database_of, masked
 from dpsweep.tracking.labels import downgraded_tags
@@ -118,7 +119,7 @@ class MLflowReader:
         except (BadInputError, MemoryError):
             raise
         except Exception as error:
-            words = str(error).strip().split("\n")[0][:300]
+            words = blotted(str(error)).strip().split("\n")[0][:300]
             because = masked(words) or type(error).__name__
             raise BadInputError(
                 f"tracking store {self.shown_uri} cannot be read",

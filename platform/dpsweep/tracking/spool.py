@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any
 
+from dpsweep.foundation.blotting import blotted
 from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.errors import BadInputError, SweepError, UnreachableError
 from dpsweep.foundation.file_paths import FilePath
@@ -235,7 +236,7 @@ class Spool:
         self.stop()
 
     def _say(self, text: str) -> None:
-        self._on_message(masked(text))
+        self._on_message(masked(blotted(text)))
 
     def _wake(self) -> None:
         self._is_urgent = True
@@ -342,7 +343,8 @@ class Spool:
         if isinstance(error, ExperimentDeletedError):
             self._close()
         with self._changed:
-            self._why = masked(error.message if isinstance(error, SweepError) else _brief(error))
+            why = error.message if isinstance(error, SweepError) else _brief(error)
+            self._why = masked(blotted(why))
             self._pause_s = min(max(2 * self._pause_s, self._first_s), self._max_s)
             calls, self._calls = self._calls, []
         for call in calls:  # nobody waits for a store that is away
@@ -379,7 +381,7 @@ class Spool:
 
 
 def _brief(error: Exception) -> str:
-    lines = [line for line in str(error).strip().splitlines() if _ADVICE not in line]
+    lines = [line for line in blotted(str(error)).strip().splitlines() if _ADVICE not in line]
     kind = getattr(error, "kind", type(error).__name__)  # of another process's, its name there
     return f"{kind}: {lines[0][:200]}" if lines else kind
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dpsweep.foundation.blotting import blotted
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.kept import keep_compiled
 from dpsweep.foundation.servers import cause_of
@@ -51,7 +52,7 @@ class ServedModel:
         except Exception as error:  # MLflow's, and the model's own
             raise BadInputError(
                 "the model does not take these records",
-                because=" ".join(str(error).split())[:300],
+                because=" ".join(blotted(str(error)).split())[:300],
             ) from error
         return frame
 
@@ -79,7 +80,7 @@ def load_directory(path: Path, name: str) -> ServedModel:
 
             model = mlflow.pyfunc.load_model(str(path))
     except Exception as error:  # a missing package, another version of torch
-        words = " ".join(str(error).split())[:300]
+        words = " ".join(blotted(str(error)).split())[:300]
         raise BadInputError(f"{name} cannot be loaded", because=words) from error
     facts = json.loads((path / _FACTS).read_text())
     return ServedModel(facts, model.metadata.metadata[METADATA], model)
