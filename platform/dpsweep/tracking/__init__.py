@@ -11,6 +11,7 @@ from dpsweep.foundation.registry import Registry
 from dpsweep.spec.tracking import TRACKER_GROUP, masked
 from dpsweep.tracking.apart.remote import RemoteTracker
 from dpsweep.tracking.base import Tracker, TrackingRefusedError
+from dpsweep.tracking.mlflow_reach import refuse_credentials
 from dpsweep.tracking.schema import UnloggableError, check_loggable
 from dpsweep.tracking.spool import Spool
 from dpsweep.tracking.state import read_run_ids
@@ -75,11 +76,13 @@ class TrackingChoice(Protocol):
 def refuse_uri(choice: TrackingChoice) -> None:
     """Let the tracker of another package check its address, before anything starts.
 
-    The address of ``mlflow`` is checked with the spec.
+    The address of ``mlflow`` is checked with the spec; here are the credentials for its server.
 
     Raises:
         BadInputError: It cannot work, or the package cannot be loaded.
     """
+    if choice.uri is not None and choice.kind == "mlflow":
+        refuse_credentials(choice.uri)
     if choice.uri is None or choice.kind not in TRACKERS.outside():
         return
     check: Callable[[str], None] | None = getattr(TRACKERS[choice.kind], "refuse_uri", None)

@@ -26,7 +26,7 @@ from dpsweep.tracking.base import (
     TrackingRefusedError,
 )
 from dpsweep.tracking.drafts import RunUpdate
-from dpsweep.tracking.mlflow_database import begin_database, refuse_closed, refuse_unwritable
+from dpsweep.tracking.mlflow_database import prepare_database
 from dpsweep.tracking.mlflow_models import (
     DESCRIPTION,
     LoggedModels,
@@ -39,6 +39,7 @@ from dpsweep.tracking.mlflow_reach import (
     find_experiment,
     quiet,
     refusal,
+    refuse_credentials,
     refuse_unreachable,
     store_of,
 )
@@ -72,8 +73,8 @@ class MLflowTracker:
         experiment: Name of the experiment; created if missing.
         state_path: Where run ids and progress are kept between launches.
     Raises:
-        BadInputError: The URI is a file store, or the experiment is deleted: of a study that has
-            runs there ``handle`` raises it, once models have lost what their study has.
+        BadInputError: The URI is a file store, its credentials cannot be sent, or the experiment is
+            deleted: of a study that has runs ``handle`` raises it, once its models are labelled.
     """
 
     #: ``log_model`` takes a ``ModelGraph``, too.
@@ -87,6 +88,7 @@ class MLflowTracker:
                 f"tracking.uri {masked(uri)!r} is a file store, which MLflow no longer maintains",
                 fix='use "sqlite:///mlflow.db" or the address of a tracking server',
             )
+        refuse_credentials(uri)
         quiet()
         with loaded_whole("mlflow"):  # in a thread, beside other imports, it may fail
             from mlflow import MlflowClient
@@ -97,9 +99,7 @@ class MLflowTracker:
             if state_path.is_dir():
                 set_aside(state_path)
         with self._explained():
-            begin_database(uri)
-            refuse_unwritable(uri)
-            refuse_closed(uri)
+            prepare_database(uri)
             self._client: MlflowClient = MlflowClient(tracking_uri=uri)
             self._state = TrackingState.load(state_path)
             self._writer, self._runs = RunWriter(self._client), StudyRuns()

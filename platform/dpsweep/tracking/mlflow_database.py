@@ -80,6 +80,18 @@ def _is_of_a_group(folder: Path) -> bool:
     return folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) == stat.S_IWGRP
 
 
+def prepare_database(uri: str) -> None:
+    """Do ``begin_database``, and refuse a database that cannot be written, or cannot be reached.
+
+    Raises:
+        StoreRefusedError: A SQLite file, or its folder, may not be written.
+        ConnectionError: A SQL server takes no connection.
+    """
+    begin_database(uri)
+    refuse_unwritable(uri)
+    refuse_closed(uri)
+
+
 def refuse_unwritable(uri: str) -> None:
     """Refuse a SQLite store that cannot be written, which MLflow would try for minutes.
 

@@ -34,6 +34,8 @@ CREDENTIALS = (
     "set MLFLOW_TRACKING_TOKEN, or MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, to those "
     "of a user who may write there"
 )
+_TOKEN = "MLFLOW_TRACKING_TOKEN"
+_CREDENTIALS = (_TOKEN, "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
 # The spool retries with its own backoff, so a request may fail soon; nothing is sent to MLflow's
 # makers; nothing is printed over the progress display.
 _ENVIRONMENT = {
@@ -72,6 +74,46 @@ def refusal(text: str) -> str:
     """
     code = re.search(r"\b(?:error code|Error:?|status) (401|403)\b|\b(401|403) Client Error", text)
     return _REFUSALS[int(code.group(1) or code.group(2))] if code else ""
+
+
+def refuse_credentials(uri: str) -> None:
+    """Refuse credentials of the environment that no request to a server can carry.
+
+    They come from files that end with a newline. The libraries that send them quote them as they
+    fail. A name and a password travel encoded, so that only their control characters are a slip.
+
+    Args:
+        uri: Tracking URI; for another than a server's address nothing is looked at.
+    Raises:
+        BadInputError: One has a control character, or a token has blanks at an end. Its value is
+            not in the words.
+    """
+    if not uri.startswith(("http://", "https://")):
+        return
+    is_basic = all(os.environ.get(name) for name in _CREDENTIALS[1:])  # MLflow sends no token then
+    for name in _CREDENTIALS[is_basic:]:
+        if problem := _slip_in(os.environ.get(name, ""), is_token=name == _TOKEN):
+            raise BadInputError(
+                f"{name} {problem}",
+                fix=f'set it to the credential alone: export {name}="$(cat FILE)", which leaves a '
+                "last newline out; a Secret is made of a file that `printf %s` wrote",
+            )
+
+
+def _slip_in(value: str, *, is_token: bool) -> str:
+    """Say what of a credential no request can carry, without any of it."""
+    for is_there, says in (
+        (value.endswith(("\n", "\r")), "ends with a newline"),
+        (value.startswith(("\n", "\r")), "begins with a newline"),
+        ("\n" in value or "\r" in value, "has a newline in it"),
+        (is_token and value != value.rstrip(), "ends with a blank"),
+        (is_token and value != value.lstrip(), "begins with a blank"),
+        (re.search(r"[\x00-\x1f\x7f]", value), "has a control character in it"),
+        (is_token and re.search(r"[^\x00-\xff]", value), "has a letter that no request can carry"),
+    ):
+        if is_there:
+            return says
+    return ""
 
 
 def refuse_unreachable(uri: str, experiment: str) -> None:

@@ -19,7 +19,7 @@ from dpsweep.foundation.errors import BadInputError, StudyError
 from dpsweep.spec.tracking import TrackingSpec, database_of, masked
 from dpsweep.tracking.labels import downgraded_tags
 from dpsweep.tracking.mlflow_models import REGISTERED
-from dpsweep.tracking.mlflow_reach import quiet
+from dpsweep.tracking.mlflow_reach import quiet, refuse_credentials
 from dpsweep.tracking.mlflow_runs import number_of, seq_of
 from dpsweep.tracking.schema import EPSILON
 from dpsweep.tracking.state import PRETRAIN_ROLE
@@ -76,7 +76,8 @@ def open_client(uri: str) -> MlflowClient:
     """Return a client of a store that is there.
 
     Raises:
-        BadInputError: It is a directory, or a database that is missing.
+        BadInputError: It is a directory, or a database that is missing, or the credentials for it
+            cannot be sent.
     """
     shown = masked(uri)
     if ":/" not in uri or uri.startswith("file:"):
@@ -90,6 +91,7 @@ def open_client(uri: str) -> MlflowClient:
             f"there is no tracking store at {shown}",
             fix="give tracking_uri (`--tracking-uri`), or set MLFLOW_TRACKING_URI",
         )
+    refuse_credentials(uri)
     quiet()
     from mlflow import MlflowClient
 
