@@ -268,9 +268,12 @@ def write_atomically(path: FilePath, content: bytes, *, makes_folder: bool = Tru
 
 
 def _unwritten(path: Path, error: OSError) -> StorageError:
+    is_gone = error.errno in (errno.ENOENT, errno.ENOTDIR)
     return StorageError(
         f"cannot write {path}: {error.strerror or error}",
-        fix=MAKE_ROOM,
+        fix="put its folder back, with all that was in it, before you run again"
+        if is_gone
+        else MAKE_ROOM,
     )
 
 

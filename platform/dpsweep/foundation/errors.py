@@ -161,6 +161,13 @@ MAKE_ROOM = (
     "is safe"
 )
 
+#: What to do where a study's folder is gone while it runs: nobody can call its account safe.
+FOLDER_GONE = (
+    "put the study's folder back, with its journal and ledger, before you run again: the account "
+    "of what was spent is there, and without it the same command begins a new study at zero, on "
+    "top of that"
+)
+
 
 class UnreachableError(StorageError):
     """A database does not answer; nothing was lost, and it may come back."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 from collections import Counter
 from contextlib import suppress
+from pathlib import Path
 
 from dpsweep.foundation.errors import (
+    FOLDER_GONE,
     ChangedCodeError,
     FailingSearchError,
     StorageError,
@@ -18,6 +20,7 @@ from dpsweep.search.sources import TaskSource
 from dpsweep.spec.cluster import ResourcesSpec
 from dpsweep.spec.launching import UNATTENDED
 from dpsweep.study.events import TrialCharged, or_none
+from dpsweep.study.files import StudyFiles
 from dpsweep.study.study import Study
 from dpsweep.study.trial import MOSTLY_FAILED, TrialReport, TrialState, TrialTask
 from dpsweep.trainables.execution.memory import MEMORY_ADVICE
@@ -25,10 +28,8 @@ from dpsweep.trainables.networks.own_models import OLD_CODE
 
 #: A launch ends once this many of its trials have ended and this share of them has failed.
 ENOUGH_ENDED, TOO_MANY_FAILED = 10, 0.9
-_PUT_RIGHT = (
-    "make room, or put the file back or right, and run the same command again; what was charged "
-    "and written before is safe"
-)
+_PUT_RIGHT = "make room, or put the file back or right, and run the same command again"
+_SAFE = "; what was charged and written before is safe"
 
 
 def refuse_unwritten(report: TrialReport, study: Study) -> None:
@@ -46,9 +47,20 @@ def refuse_unwritten(report: TrialReport, study: Study) -> None:
     """
     if report.unwritten:
         _note_charges(report, study)
-        raise StorageError(report.unwritten, fix=_PUT_RIGHT)
+        raise StorageError(report.unwritten, fix=_fix_of(study.files))
     if report.changed:
         raise ChangedCodeError(report.changed, fix=OLD_CODE)
+
+
+def _fix_of(files: StudyFiles) -> str:
+    """Return what to do; where the account itself is gone, nothing is called safe.
+
+    Of a folder that was moved away, something may have made another one in its place since.
+    """
+    logs = [log for log in (files.journal, files.ledger) if isinstance(log, Path)]
+    if all(log.exists() for log in logs):
+        return _PUT_RIGHT + _SAFE
+    return _PUT_RIGHT if files.journal.exists() else FOLDER_GONE
 
 
 def _note_charges(report: TrialReport, study: Study) -> None:

@@ -24,7 +24,7 @@ from sqlalchemy.exc import DBAPIError, PendingRollbackError, SQLAlchemyError
 
 from dpsweep.foundation.database_path import DatabasePath, LogPath
 from dpsweep.foundation.durable import damage_of_sqlite
-from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.errors import FOLDER_GONE, SweepError
 from dpsweep.foundation.file_paths import set_aside
 from dpsweep.foundation.kept import kept
 from dpsweep.foundation.postgres.sessions import PATIENCE_S, SCHEMA, making_tables
@@ -314,11 +314,12 @@ def unusable(place: OptunaPlace | None, error: Exception) -> SweepError:
     Nothing depends on what is stored there, so nothing is lost.
     """
     if not isinstance(place, OptunaDatabase):
-        if isinstance(place, OptunaFile) and not place.path.parent.is_dir():
+        # The journal, since something may have made a folder in the place of one that is gone.
+        if isinstance(place, OptunaFile) and not (place.path.parent / "journal.jsonl").exists():
             return SweepError(
                 f"{place} cannot be used: the study's folder is not there any more",
                 because="somebody has moved or removed it while the study ran",
-                fix="put it back, and run the same command again",
+                fix=FOLDER_GONE,
             )
         return SweepError(
             f"{place} cannot be used: {brief(innermost(error))}",

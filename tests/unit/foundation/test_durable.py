@@ -264,6 +264,14 @@ def test_atomic_write_replaces_whole(tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_of_a_folder_that_is_gone_nothing_is_called_safe(tmp_path):
+    with pytest.raises(StorageError, match="No such file or directory") as caught:
+        write_atomically(tmp_path / "gone" / "file", b"content", makes_folder=False)
+    assert not (tmp_path / "gone").exists()
+    assert "put its folder back" in caught.value.fix
+    assert "safe" not in str(caught.value)
+
+
 def test_file_lock_names_its_holder(tmp_path):
     lock = FileLock(tmp_path / "lock", holder="study 'x'")
     with pytest.raises(

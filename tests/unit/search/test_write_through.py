@@ -118,6 +118,7 @@ def test_of_a_trial_that_is_not_all_drawn_the_file_has_nothing(tmp_path, monkeyp
 def test_what_is_not_written_is_not_believed(tmp_path, monkeypatch):
     """An end that the file does not take is no end in memory, either."""
     spec, space = make(tmp_path)
+    (tmp_path / "journal.jsonl").touch()
     search = Suggestions(spec, space, path=tmp_path / "optuna.db")
     number, _ = search.ask()
 
@@ -338,8 +339,14 @@ def test_a_folder_that_is_gone_is_told_as_such_and_sqlites_own_words_are_quoted(
         except sqlite3.OperationalError as cause:
             raise StorageInternalError("An exception is raised during the commit.") from cause
     except StorageInternalError as error:
+        (tmp_path / "journal.jsonl").touch()
         said = unusable(OptunaFile(tmp_path / "optuna.db"), error)
         assert "optuna.db cannot be used: database or disk is full" in said.message
-        gone = unusable(OptunaFile(tmp_path / "gone" / "optuna.db"), error)
-    assert "the study's folder is not there any more" in gone.message
-    assert "put it back" in gone.fix
+        gone = [unusable(OptunaFile(tmp_path / "gone" / "optuna.db"), error)]
+        (tmp_path / "journal.jsonl").unlink()  # something has made a folder in its place
+        gone += [unusable(OptunaFile(tmp_path / "optuna.db"), error)]
+    for each in gone:
+        assert "the study's folder is not there any more" in each.message
+        assert each.fix.startswith("put the study's folder back")
+        assert "a new study at zero" in each.fix
+        assert "written anew" not in str(each)

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import threading
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -577,10 +578,26 @@ def test_a_share_that_is_too_small_ends_the_trial_in_one_line_and_charges_nothin
 class KnownTrial:
     """A study whose journal knows one trial."""
 
-    def __init__(self, **known):
+    def __init__(self, files=None, **known):
+        here = Path(__file__)
+        self.files = files or SimpleNamespace(journal=here, ledger=here)
         self.view = SimpleNamespace(trials={0: SimpleNamespace(**known)})
         self.written = []
         self.write = self.written.append
+
+
+@pytest.mark.parametrize("lost", ["journal", "ledger", "neither"])
+def test_nobody_is_told_that_an_account_is_safe_that_is_gone(tmp_path, lost):
+    files = SimpleNamespace(journal=tmp_path / "journal.jsonl", ledger=tmp_path / "ledger")
+    for name in {"journal", "ledger"} - {lost}:
+        getattr(files, name).touch()
+    study = KnownTrial(files, step=1, kept_step=0, charged=1)
+    report = TrialReport(0, 1, {}, 0.0, unwritten="cannot write x/best.ckpt: No such file")
+    with pytest.raises(StorageError) as stopped:
+        refuse_unwritten(report, study)
+    assert ("is safe" in stopped.value.fix) is (lost == "neither")
+    assert ("a new study at zero" in stopped.value.fix) is (lost == "journal")
+    assert ("put the file back" in stopped.value.fix) is (lost != "journal")
 
 
 @pytest.mark.parametrize("how", ["unreadable", "study", "removed", "copied", "moved"])
