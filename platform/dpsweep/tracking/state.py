@@ -81,8 +81,12 @@ class TrackingState:
         return {*self.unstated, *(int(name) for name in self.last if name != "study")}
 
     def save(self, path: FilePath) -> None:
-        """Write the state; a reader sees the old file or the new one."""
-        write_atomically(path, checked_json(asdict(self)))
+        """Write the state; a reader sees the old file or the new one.
+
+        Raises:
+            StorageError: It cannot be written, or the study's folder was moved away.
+        """
+        write_atomically(path, checked_json(asdict(self)), makes_folder=False)
 
     @classmethod
     def load(cls, path: FilePath) -> TrackingState:

@@ -2,10 +2,17 @@ from __future__ import annotations
 
 import pytest
 
+from dpsweep.foundation.errors import StorageError
 from dpsweep.tracking.base import TrackingRefusedError
 from dpsweep.tracking.memory import MemoryTracker
 from dpsweep.tracking.state import TrackingState
 from dpsweep.tracking.updates import read_events
+
+
+def test_the_state_makes_no_folder_in_the_place_of_a_study_that_was_moved(tmp_path):
+    with pytest.raises(StorageError, match="No such file or directory"):
+        TrackingState(seq=3).save(tmp_path / "digits" / "tracking.json")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_study_becomes_a_parent_and_children(story) -> None:
