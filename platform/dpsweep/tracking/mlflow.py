@@ -43,9 +43,9 @@ from dpsweep.tracking.mlflow_reach import (
     refuse_unreachable,
     store_of,
 )
-from dpsweep.tracking.mlflow_runs import SEQ, RunWriter, StudyRuns, runs_of_study, seq_of
+from dpsweep.tracking.mlflow_runs import RunWriter, StudyRuns, runs_of_study
 from dpsweep.tracking.model_label import ModelLabel
-from dpsweep.tracking.state import TrackingState, name_of
+from dpsweep.tracking.state import SEQ, TrackingState, name_of, seq_of
 from dpsweep.tracking.updates import Event, read_events
 from dpsweep.tracking.views import VIEW_TAG, saved_view, view_key, with_links
 

@@ -20,9 +20,8 @@ from dpsweep.spec.tracking import TrackingSpec, database_of, masked
 from dpsweep.tracking.labels import downgraded_tags
 from dpsweep.tracking.mlflow_models import REGISTERED
 from dpsweep.tracking.mlflow_reach import quiet, refuse_credentials
-from dpsweep.tracking.mlflow_runs import number_of, seq_of
 from dpsweep.tracking.schema import EPSILON
-from dpsweep.tracking.state import PRETRAIN_ROLE
+from dpsweep.tracking.state import PRETRAIN_ROLE, number_of, seq_of
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient

@@ -18,7 +18,15 @@ from dpsweep.foundation.version import __version__
 from dpsweep.tracking.drafts import RunUpdate
 from dpsweep.tracking.labels import downgraded_card, downgraded_tags
 from dpsweep.tracking.mlflow_models import DESCRIPTION, fitting, fitting_text
-from dpsweep.tracking.state import PRETRAIN_ROLE, PRETRAINING, TrackingState, name_of
+from dpsweep.tracking.state import (
+    PRETRAIN_ROLE,
+    PRETRAINING,
+    SEQ,
+    TrackingState,
+    name_of,
+    number_of,
+    seq_of,
+)
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
@@ -30,8 +38,6 @@ _PAIRS_PER_BATCH = 100
 _MAX_PARAM = 6000
 _PARENT = "mlflow.parentRunId"
 _TRIAL = "dpsweep.trial"
-SEQ = "dpsweep.seq"  # tells an older copy of a store from the store
-_MANY_DIGITS = 20  # no number of ours has them
 _ACTIVE, _ALL = "active", 3  # LifecycleStage.ACTIVE and ViewType.ALL of MLflow
 # Of files that are tried again: so long may be spent on those that fail.
 _FAILING_S = 20.0
@@ -132,25 +138,6 @@ def _trial_of(run: Run) -> int | None:
     if run.data.tags.get("dpsweep.role") == PRETRAIN_ROLE:
         return PRETRAINING
     return number_of(run.data.tags.get(_TRIAL, ""))
-
-
-def number_of(text: str) -> int | None:
-    """Return the number in a tag, or nothing where a hand has written something else.
-
-    >>> number_of("12"), number_of("-1"), number_of("9" * 5000)
-    (12, None, None)
-    """
-    return int(text) if text.isdecimal() and len(text) < _MANY_DIGITS else None
-
-
-def seq_of(tags: Mapping[str, str]) -> int:
-    """Return the last event of the journal that a study's run says it has; -1 without a number.
-
-    >>> seq_of({"dpsweep.seq": "12"}), seq_of({"dpsweep.seq": "twelve"}), seq_of({})
-    (12, -1, -1)
-    """
-    number = number_of(tags.get(SEQ, ""))
-    return -1 if number is None else number
 
 
 class RunWriter:

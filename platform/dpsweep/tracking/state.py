@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
@@ -13,6 +14,9 @@ from dpsweep.foundation.records import checked_json, read_checked_json
 PRETRAINING = -1
 #: Its value of the tag dpsweep.role.
 PRETRAIN_ROLE = "pretrain"
+#: Tag of a study's run that tells an older copy of a store from the store.
+SEQ = "dpsweep.seq"
+_MANY_DIGITS = 20  # no number of ours has them
 
 _BY_TRIAL = ("run_ids", "model_uris", "states", "unstated", "intros")
 
@@ -125,6 +129,25 @@ def name_of(trial: int | None) -> str:
     if trial is None:
         return "study"
     return PRETRAIN_ROLE if trial == PRETRAINING else f"trial {trial}"
+
+
+def number_of(text: str) -> int | None:
+    """Return the number in a tag, or nothing where a hand has written something else.
+
+    >>> number_of("12"), number_of("-1"), number_of("9" * 5000)
+    (12, None, None)
+    """
+    return int(text) if text.isdecimal() and len(text) < _MANY_DIGITS else None
+
+
+def seq_of(tags: Mapping[str, str]) -> int:
+    """Return the last event of the journal that a study's run says it has; -1 without a number.
+
+    >>> seq_of({"dpsweep.seq": "12"}), seq_of({"dpsweep.seq": "twelve"}), seq_of({})
+    (12, -1, -1)
+    """
+    number = number_of(tags.get(SEQ, ""))
+    return -1 if number is None else number
 
 
 def read_run_ids(path: FilePath) -> dict[int, str]:
