@@ -30,6 +30,10 @@ class StoreRefusedError(SweepError):
     """The tracking store answers, and refuses whoever asks."""
 
 
+class UnreadArtifactError(SweepError):
+    """A file of the study that a run is to get cannot be read here; the store is well."""
+
+
 class ExperimentDeletedError(BadInputError):
     """The experiment is deleted in the tracking store; it can be restored there."""
 

@@ -10,11 +10,13 @@ import re
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.logs import as_file
 from dpsweep.foundation.servers import cause_of
 from dpsweep.foundation.version import __version__
+from dpsweep.tracking.base import UnreadArtifactError
 from dpsweep.tracking.drafts import RunUpdate
 from dpsweep.tracking.labels import downgraded_card, downgraded_tags
 from dpsweep.tracking.mlflow_models import DESCRIPTION, fitting, fitting_text
@@ -41,6 +43,7 @@ _TRIAL = "dpsweep.trial"
 _ACTIVE, _ALL = "active", 3  # LifecycleStage.ACTIVE and ViewType.ALL of MLflow
 # Of files that are tried again: so long may be spent on those that fail.
 _FAILING_S = 20.0
+_AGAIN = "run the study's command again, which stores them"
 # A server that is busy, or in trouble, and may not be later.
 _PASSING = re.compile(
     r"\b5\d\d (Server Error|error responses)|\b(error code|status) 5\d\d\b|timed out|[Cc]onnection"
@@ -277,10 +280,13 @@ class RunWriter:
         return True
 
     def _tell_of_files(self, error: Exception, refused: list[str]) -> None:
+        if isinstance(error, UnreadArtifactError):  # nothing is wrong with the store
+            refused.append(str(error))
+            return
         if self._has_told_of_files:
             return
         self._has_told_of_files = True
-        fix = "run the study's command again, which stores them"
+        fix = _AGAIN
         if not _PASSING.search(str(error)):
             fix = f"let the server keep artifacts (--serve-artifacts) where it may write, and {fix}"
         refused.append(
@@ -350,12 +356,19 @@ class RunWriter:
             self._client.log_text(run_id, text, name)
             return
         with as_file(name) as path:
-            if path.is_dir():
-                self._client.log_artifacts(run_id, str(path), path.name)
-            elif path.exists():
-                self._client.log_artifact(run_id, str(path))
-            else:
-                refused.append(f"{of}: artifact {name} does not exist")
+            try:
+                if path.is_dir():
+                    self._client.log_artifacts(run_id, str(path), path.name)
+                elif path.exists():
+                    self._client.log_artifact(run_id, str(path))
+                else:
+                    refused.append(f"{of}: artifact {name} does not exist")
+            except OSError as error:
+                if not Path(error.filename or "").is_relative_to(path):
+                    raise  # the store's
+                problem = f"{of}: artifact {error.filename} cannot be read ({error.strerror})"
+                problem += f"; fix: let this user read it, and {_AGAIN}"
+                raise UnreadArtifactError(problem) from error
 
 
 def _tags(update: RunUpdate) -> dict[str, str]:

@@ -91,6 +91,43 @@ def test_the_card_of_a_lost_claim_is_stored_by_the_next_launch(
     assert artifacts.tried == []
 
 
+def test_a_file_that_cannot_be_read_is_not_laid_to_the_store(
+    story, launch, monkeypatch, client, tmp_path
+) -> None:
+    paths = {name: tmp_path / name for name in ("closed.json", "open.json", "figures")}
+    for name in ("closed.json", "open.json", "figures/one.svg"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}\n")
+    story.start()
+    story.start_trial(0)
+    story.end_trial(0, artifacts=[str(path) for path in paths.values()])
+    with monkeypatch.context() as patch:
+        for method, name in (
+            ("log_artifact", "closed.json"),
+            ("log_artifacts", "figures/one.svg"),
+        ):
+            stored, closed = getattr(MlflowClient, method), tmp_path / name
+
+            def log(self, run_id, path, *rest, stored=stored, closed=closed):
+                if closed.is_relative_to(path):
+                    raise PermissionError(13, "Permission denied", str(closed))
+                return stored(self, run_id, path, *rest)
+
+            patch.setattr(MlflowClient, method, log)
+        launch(story.events)
+        lines = launch(story.events)
+    assert len(lines) == 2
+    for line, name in zip(lines, ("closed.json", "figures/one.svg"), strict=True):
+        assert line == (
+            f"trial 0: artifact {tmp_path / name} cannot be read (Permission denied); fix: let "
+            "this user read it, and run the study's command again, which stores them"
+        )
+    assert text_of(client, "open.json", tmp_path / "had", "0") == "{}\n"
+    assert launch(story.events) == []
+    for name in ("closed.json", "figures/one.svg"):
+        assert text_of(client, name, tmp_path / "had", "0") == "{}\n"
+
+
 def test_files_of_each_run_are_stored_by_the_next_launch(
     story, launch, artifacts, client, tmp_path
 ) -> None:
