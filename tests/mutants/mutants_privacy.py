@@ -212,7 +212,7 @@ PRIVACY = (
     Mutant(
         "dearer plans than a selection is charged for",
         "platform/dpsweep/privacy/selection/curves.py",
-        "return bool(np.all(_curve(plan) <= curve))",
+        "return bool(np.all(_curve(plan, orders_of(curve)) <= curve))",
         "return True",
         (
             "tests/unit/privacy/test_selection.py::test_each_part_of_the_records_is_under_the_envelope",
