@@ -30,10 +30,12 @@ def blotted(text: str) -> str:
     >>> blotted(r"Invalid return character(s) in header value: 'Bearer dapi0123\n'")
     "Invalid return character(s) in header value: 'Bearer ***'"
     """
-    for name in SECRETS:
-        value = os.environ.get(name, "")
-        # As it is, as Python quotes it, and each line without its ends.
-        for form in (value, repr(value)[1:-1], *map(str.strip, value.splitlines())):
-            if len(form.strip()) >= _SHORTEST:
-                text = text.replace(form, "***")
+    values = [os.environ.get(name, "") for name in SECRETS]
+    # As it is, as Python quotes it, and each line without its ends.
+    forms = {*values, *(repr(v)[1:-1] for v in values)}
+    forms |= {line.strip() for value in values for line in value.splitlines()}
+    # One secret may begin another one: the longest first.
+    for form in sorted(forms, key=len, reverse=True):
+        if len(form.strip()) >= _SHORTEST:
+            text = text.replace(form, "***")
     return _HEADER.sub(r"\1 ***", text)

@@ -18,6 +18,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
+from dpsweep.foundation.blotting import blotted
 from dpsweep.foundation.errors import BadInputError, StorageError, UnreachableError
 
 if TYPE_CHECKING:
@@ -246,6 +247,7 @@ class BucketPath:
 
 def _refusal(problem: str, text: str) -> StorageError:
     """Return the error for what an object store has said."""
+    text = blotted(text)
     match = _KIND_OF_ERROR.search(text)
     kind = match.group(1) if match else ""
     if _SILENT.search(text):

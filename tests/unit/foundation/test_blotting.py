@@ -2,6 +2,7 @@
 
 import pytest
 
+from dpsweep.foundation import bucket_path
 from dpsweep.foundation.blotting import SECRETS, blotted
 from dpsweep.foundation.servers import brief, cause_of
 
@@ -38,3 +39,15 @@ def test_a_reason_that_is_cut_has_no_half_of_a_secret(monkeypatch, said) -> None
     monkeypatch.setenv("AWS_SESSION_TOKEN", TOKEN)
     for length in range(170, 201):
         assert "dapi" not in said(OSError("x" * length + TOKEN))
+
+
+def test_a_secret_that_begins_another_one_leaves_no_tail(monkeypatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "hunter2")
+    monkeypatch.setenv("PGPASSWORD", "hunter2-production")
+    assert blotted("password=hunter2-production") == "password=***"
+
+
+def test_what_an_object_store_says_is_blotted(monkeypatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "sekret-0123")
+    said = bucket_path._refusal("cannot write s3://b/k", "header 'sekret-0123' is bad").because
+    assert said == "header '***' is bad"
