@@ -163,6 +163,7 @@ class SearchSource:
         """Return the next feasible suggestion; None, and the search is over, if there is none."""
         for _ in range(MAX_INFEASIBLE_IN_A_ROW):
             if self._deadline is not None and time.monotonic() >= self._deadline:
+                self._refuse_gaps()
                 self._end_reason = TIME_PASSED
                 return None
             suggestion = self._suggestions.ask()
