@@ -242,7 +242,7 @@ def test_what_is_no_ledger_is_refused(tmp_path):
 
 def test_a_trial_that_is_not_there_and_one_that_failed(studies):
     done = cli_here("show", "composed", "9", "--root", studies)
-    assert (done.returncode, "trials: 0, 1, 2, 3, 4, 5" in done.stderr) == (2, True)
+    assert (done.returncode, "trials: 0 to 5" in done.stderr) == (2, True)
     shown = rows_of("show", "composed", "1", "--root", studies)
     assert (shown["state"], shown["trial_id"], len(shown["curve"])) == ("pruned", 1, 2)
     assert all(set(COLUMNS) < set(point) for point in shown["curve"])
