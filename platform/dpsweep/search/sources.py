@@ -156,7 +156,8 @@ class SearchSource:
     def _refuse_gaps(self) -> None:
         """Tell of configurations that were given up, and leave gaps in the numbers of trials."""
         for task in self._unaffordable:
-            self._refuse(task.trial, task.hparams, InfeasibleBudgetError(_UNAFFORDABLE))
+            values = {"method": task.method, **task.hparams}
+            self._refuse(task.trial, values, InfeasibleBudgetError(_UNAFFORDABLE))
         self._unaffordable.clear()
 
     def _suggest(self) -> TrialTask | None:

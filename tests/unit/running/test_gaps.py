@@ -19,7 +19,7 @@ def grid(root, epsilons):
 
 def refused(result):
     events = map(event_of, read_log(result.files.journal))
-    return [(e.trial, e.reason) for e in events if isinstance(e, TrialInfeasible)]
+    return [(e.trial, e.reason, e.hparams) for e in events if isinstance(e, TrialInfeasible)]
 
 
 def test_a_point_of_a_grid_that_did_not_fit_is_told_and_is_none_that_was_tried(
@@ -28,7 +28,8 @@ def test_a_point_of_a_grid_that_did_not_fit_is_told_and_is_none_that_was_tried(
     result = run_here(monkeypatch.setattr, grid(tmp_path, [1.0, 2.9, 1.1]))
     lacking = {*range(3)} - {*result.view.trials}
     assert len(lacking) == 1
-    ((number, reason),) = refused(result)
+    ((number, reason, hparams),) = refused(result)
+    assert hparams["method"] == "dp_sgd"  # as of a trial that was started
     assert {number} == lacking
     assert "does not fit into what is left of the study's budget" in reason
     assert result.view.num_infeasible == 1
