@@ -20,6 +20,7 @@ from dpsweep.cluster.early import refuse_impossible
 from dpsweep.cluster.package import write_package
 from dpsweep.cluster.running_here import START_ONE, address_here
 from dpsweep.cluster.worker import worker_environment
+from dpsweep.foundation.blotting import blotted
 from dpsweep.foundation.bucket_path import BucketPath, probe
 from dpsweep.foundation.database_path import DatabasePath, LogPath
 from dpsweep.foundation.errors import ResourceError, SweepError
@@ -34,14 +35,14 @@ _ASK_S = 2.0
 def _silence(address: str, error: Exception) -> ResourceError:
     return ResourceError(
         f"no Ray cluster answers at cluster.address={address!r}",
-        because=str(error).strip().splitlines()[0],
+        because=blotted(str(error)).strip().splitlines()[0],
         fix=START_ONE,
     )
 
 
 def _refusal(address: str, error: Exception) -> ResourceError:
     """Return the error for a cluster that cannot be joined; one that wants a token says so."""
-    text = str(error)
+    text = blotted(str(error))
     if text.startswith("Version mismatch"):
         return ResourceError(
             f"the Ray cluster at cluster.address={address!r} runs another Ray or Python",

@@ -20,6 +20,7 @@ from dpsweep.cluster.lean import lean_ray
 from dpsweep.cluster.private_directory import private_directory
 from dpsweep.cluster.token import own_token
 from dpsweep.cluster.worker import is_warm, preloading, variables
+from dpsweep.foundation.blotting import blotted
 from dpsweep.foundation.errors import RayLostError, ResourceError
 from dpsweep.spec.cluster import ClusterSpec, ResourcesSpec
 
@@ -117,7 +118,7 @@ def _failure_told() -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        words = str(error).strip().partition("\n")[0]
+        words = blotted(str(error)).strip().partition("\n")[0]
         if "AF_UNIX path" in words:
             raise ResourceError(
                 "Ray cannot be started on this machine",

@@ -18,7 +18,10 @@ SECRETS = (
 )
 # A shorter value is in many a word that says something.
 _SHORTEST = 4
-_HEADER = re.compile(r"\b(Bearer|Basic)\s+[^\s'\"\\]+(?:\\[^\s'\"]*)?")
+# Behind the other forms a word of prose may stand: it has neither capitals nor digits.
+_HEADER = re.compile(
+    r"\b(Bearer|(?i:bearer|basic)(?=\s+[^\s'\"\\]*[A-Z0-9]))\s+[^\s'\"\\]+(?:\\[^\s'\"]*)?"
+)
 
 
 def blotted(text: str) -> str:
@@ -29,6 +32,8 @@ def blotted(text: str) -> str:
 
     >>> blotted(r"Invalid return character(s) in header value: 'Bearer dapi0123\n'")
     "Invalid return character(s) in header value: 'Bearer ***'"
+    >>> blotted("Basic authentication failed: basic dXNlcjpwYXNz")
+    'Basic authentication failed: basic ***'
     """
     values = [os.environ.get(name, "") for name in SECRETS]
     # As it is, as Python quotes it, and each line without its ends.

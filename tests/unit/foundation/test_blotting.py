@@ -15,6 +15,12 @@ def test_headers_are_blotted_out_whatever_the_environment_says(scheme) -> None:
         assert "dapi" not in blotted(f"in header value: '{text}")
 
 
+def test_a_header_is_told_from_prose() -> None:
+    assert blotted("bearer dapi0123 and basic dXNlcjpwYXNz") == "bearer *** and basic ***"
+    for prose in ("Basic authentication failed", "a bearer token", 'Basic realm="mlflow"'):
+        assert blotted(prose) == prose
+
+
 @pytest.mark.parametrize("name", SECRETS)
 @pytest.mark.parametrize("end", ["", "\n", " ", "\\", "'\"", "\nsecond line"])
 def test_values_are_blotted_out_as_they_are_and_as_python_quotes_them(
