@@ -31,8 +31,9 @@ rm -f "$state"/driver.pid "$state"/stopping "$state"/code
 cat > "$state/sweep.yaml" <<'@END@'
 @SPEC@@END@
 
-# A job that was queued again began by itself: it does not go on with what has only failed.
-[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || export @UNATTENDED@=1
+# A job that was queued again after its study began was begun by nobody: it does not go on with
+# what has only failed.
+[ "${SLURM_RESTART_COUNT:-0}" = 0 ] || [ ! -e "$state/begun" ] || export @UNATTENDED@=1
 # Ray answers to this job's token alone; its dashboard stays on loopback.
 export RAY_AUTH_MODE=token RAY_AUTH_TOKEN_PATH="$state/token" RAY_USAGE_STATS_ENABLED=0
 (umask 077; python3 -c 'import secrets; print(secrets.token_hex(32), end="")' > "$state/token")
@@ -59,6 +60,7 @@ on_each_node='ray stop --force > /dev/null 2>&1; exec "$@"'
 driver='
   (echo "$BASHPID" > "$0/driver.pid"
    [ ! -e "$0/stopping" ] || { echo "stopped before the study began"; exit 143; }
+   : > "$0/begun"
    exec env RAY_ADDRESS="$1" python3 -c "$2" SIG_UNBLOCK dpsweep run "$0/sweep.yaml")
   code=$?; ray stop --force > /dev/null 2>&1; echo "$code" > "$0/code"; exit "$code"'
 (

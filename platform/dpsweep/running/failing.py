@@ -18,7 +18,7 @@ from dpsweep.foundation.errors import (
 from dpsweep.foundation.words import counted
 from dpsweep.search.sources import TaskSource
 from dpsweep.spec.cluster import ResourcesSpec
-from dpsweep.spec.launching import UNATTENDED
+from dpsweep.spec.launching import ATTENDED, UNATTENDED
 from dpsweep.study.events import TrialCharged, or_none
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.study import Study
@@ -106,7 +106,7 @@ def refuse_repetition(study: Study) -> None:
     """Refuse a launch that a scheduler has begun by itself after one that only failed.
 
     Nobody has mended the cause: each retry would be charged for ten more trials. A person's launch
-    has no ``DPSWEEP_UNATTENDED`` and goes on.
+    has no ``DPSWEEP_UNATTENDED``, or 0 in it, and goes on.
 
     Args:
         study: Open for writing, before anything of this launch is in its journal.
@@ -115,7 +115,7 @@ def refuse_repetition(study: Study) -> None:
     """
     view, name = study.view, study.spec.name
     has_only_failed = view.state == "failed" and view.end_reason == MOSTLY_FAILED
-    if has_only_failed and os.environ.get(UNATTENDED):
+    if has_only_failed and os.environ.get(UNATTENDED, "") not in ATTENDED:
         raise StudyError(
             f"nearly all trials of its last launch failed: study {name!r} starts nothing",
             because=f"this launch may have begun by itself ({UNATTENDED} is set), with nothing "

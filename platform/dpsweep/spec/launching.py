@@ -14,6 +14,8 @@ from dpsweep.spec.base import AS_TEXT, AS_WHOLE, Count, Part, Positive, seen
 
 #: Variable of a driver that a scheduler may have started again by itself, with nothing mended.
 UNATTENDED = "DPSWEEP_UNATTENDED"
+#: Its values where a person has started it, as if it were not set.
+ATTENDED = ("", "0")
 
 
 def _matching(pattern: str, alphabet: str) -> AfterValidator:

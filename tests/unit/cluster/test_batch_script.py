@@ -128,7 +128,7 @@ def test_a_job_runs_the_study_with_a_token_of_its_own(script: Path) -> None:
     assert "name: digits-eps2" in (script.parent / "log.spec").read_text()
     assert (script.parent / "log.token").read_text().split() == ["64", "600"]
     left = {path.name for path in (state(script) / "77").iterdir()}
-    assert left == {"sweep.yaml", "driver.pid", "code"}
+    assert left == {"sweep.yaml", "driver.pid", "begun", "code"}
     assert "planted-token" not in said
 
 
@@ -187,6 +187,12 @@ def test_only_a_job_that_was_queued_again_has_begun_by_itself(script: Path) -> N
     start(script, LASTS_S=0).communicate(timeout=30)  # as Slurm has it before the first time
     begun_by = (script.parent / "log.begun_by").read_text().splitlines()
     assert begun_by == ["a person's", "1", "a person's"]
+
+
+def test_a_job_that_was_queued_again_before_its_study_began_is_a_persons(script: Path) -> None:
+    for _ in range(2):
+        start(script, LASTS_S=0, SLURM_RESTART_COUNT=1).communicate(timeout=30)
+    assert (script.parent / "log.begun_by").read_text().splitlines() == ["a person's", "1"]
 
 
 def test_ray_gets_all_cores_of_its_task(script: Path) -> None:

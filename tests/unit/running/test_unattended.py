@@ -67,7 +67,10 @@ def test_an_automatic_launch_after_any_other_end_goes_on(raw, monkeypatch):
         launch(monkeypatch, raw, break_off)
     with pytest.raises(SweepError, match="10 of 10 trials failed"):
         launch(monkeypatch, raw, fail)
-    monkeypatch.setenv("DPSWEEP_UNATTENDED", "")  # is none
+    for none in ("", "0"):
+        monkeypatch.setenv("DPSWEEP_UNATTENDED", none)
+        with pytest.raises(SweepError, match="10 of 10 trials failed"):
+            launch(monkeypatch, raw, fail)
     with pytest.raises(SweepError, match="something else"):
         launch(monkeypatch, raw, break_off)
     monkeypatch.setenv("DPSWEEP_UNATTENDED", "1")
