@@ -22,6 +22,9 @@ from dpsweep.study.journal import StudyView
 from dpsweep.study.trial import ALL_STARTED, TIME_PASSED, TrialReport, TrialState, TrialTask
 
 MAX_UNAFFORDABLE_IN_A_ROW = 20
+
+#: A task, and what was drawn for it.
+_Suggested = tuple[TrialTask, Mapping[str, Any]]
 _UNAFFORDABLE = "its plan does not fit into what is left of the study's budget"
 
 #: How a trial that has ended is told to the sampler.
@@ -78,7 +81,8 @@ class SearchSource:
     can start. One that does not fit waits for the trials in flight, whose pruning gives budget
     back; when none is left it is given up for a cheaper one, and when several in a row do not fit
     the study's budget is used up. One that was given up is refused, as one without a plan is, once
-    a later one is admitted or a grid has no more: the last ones before the end are no gaps.
+    a later one is admitted or a grid has no more: the last ones before the end are no gaps. Until
+    then it runs in Optuna's study, and a launch after a killed one asks for it again.
 
     Args:
         suggestions: The Optuna study.
@@ -112,8 +116,8 @@ class SearchSource:
         self._waiting = list(unfinished)
         self._num_admitted, self._num_trials = num_admitted, num_trials
         self._deadline = deadline
-        self._pending: TrialTask | None = None
-        self._unaffordable: list[TrialTask] = []
+        self._pending: _Suggested | None = None
+        self._unaffordable: list[_Suggested] = []
         self._end_reason = ""
 
     @property
@@ -135,32 +139,38 @@ class SearchSource:
         if self._waiting:
             return self._waiting.pop(0)
         while not self.is_exhausted:
-            task = self._pending or self._suggest()
+            suggested = self._pending or self._suggest()
             self._pending = None
-            if task is None:
+            if suggested is None:
                 break
+            task, _ = suggested
             if task.reserve(self._ledger):
                 self._num_admitted += 1
                 self._refuse_gaps()
                 self._admit(task)
                 return task
             if num_running:
-                self._pending = task
+                self._pending = suggested
                 return None
-            self._suggestions.refuse(task.trial, _UNAFFORDABLE)
-            self._unaffordable.append(task)
+            self._unaffordable.append(suggested)
             if len(self._unaffordable) == MAX_UNAFFORDABLE_IN_A_ROW:
+                for given_up, _ in self._unaffordable:
+                    self._suggestions.refuse(given_up.trial, _UNAFFORDABLE)
                 self._end_reason = "the study's budget is used up: no further trial fits into it"
         return None
 
     def _refuse_gaps(self) -> None:
         """Tell of configurations that were given up, and leave gaps in the numbers of trials."""
-        for task in self._unaffordable:
-            values = {"method": task.method, **task.hparams}
-            self._refuse(task.trial, values, InfeasibleBudgetError(_UNAFFORDABLE))
+        for task, values in self._unaffordable:
+            self._give_up(task.trial, values, InfeasibleBudgetError(_UNAFFORDABLE))
         self._unaffordable.clear()
 
-    def _suggest(self) -> TrialTask | None:
+    def _give_up(self, number: int, values: Mapping[str, Any], error: BadInputError) -> None:
+        """Write that a configuration gets no trial, and then tell Optuna, which asks no more."""
+        self._refuse(number, values, error)
+        self._suggestions.refuse(number, error.message)
+
+    def _suggest(self) -> _Suggested | None:
         """Return the next feasible suggestion; None, and the search is over, if there is none."""
         for _ in range(MAX_INFEASIBLE_IN_A_ROW):
             if self._deadline is not None and time.monotonic() >= self._deadline:
@@ -176,13 +186,12 @@ class SearchSource:
                 return None
             number, values = suggestion
             try:
-                return self._plan(number, values)
+                return self._plan(number, values), values
             except StudyError:
                 self._suggestions.tell(number, "failed")
                 raise
             except BadInputError as error:
-                self._suggestions.refuse(number, error.message)
-                self._refuse(number, values, error)
+                self._give_up(number, values, error)
         raise SweepError(
             f"{MAX_INFEASIBLE_IN_A_ROW} suggestions in a row were infeasible",
             fix="`dpsweep plan` shows the infeasible share of the space; narrow it, or raise "
