@@ -13,10 +13,12 @@ from scipy import special, stats
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.privacy import rdp
-from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.accountants import by_part, epsilon_of
 from dpsweep.privacy.calculator import account_epsilon
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian, to_dp_event
+from dpsweep.privacy.events.multiset import plan_curve
 from dpsweep.privacy.events.repeat_and_select import selection_gamma
+from dpsweep.privacy.orders import FILLED_ORDERS
 from dpsweep.privacy.selection.curves import (
     envelope,
     is_under,
@@ -197,6 +199,22 @@ def test_the_envelope_is_the_worst_plan_order_by_order():
     assert selection_epsilon(curve, selection, delta=DELTA) > max(alone)
     with pytest.raises(BadInputError, match="no plans"):
         envelope([])
+
+
+@pytest.mark.parametrize("part", ["private", "validation"])
+def test_a_cheaper_plan_of_very_many_multipliers_is_no_dearer_by_its_rounding(part):
+    few = Plan(tuple(EventRun(Gaussian(5000.0 + k), part=part) for k in range(40)))
+    ((_, events),) = ((p, e) for p, e in by_part(few).items() if e)
+    exact = plan_curve(events, FILLED_ORDERS)
+    rounded = envelope([few], is_filled=True)
+    higher = ~np.isin(FILLED_ORDERS, rdp.ORDERS)
+    assert (rounded > exact * (1 + 1e-9)).any()
+    assert not (rounded > exact * (1 + 1e-8))[~higher].any()
+    assert is_under(few, exact)
+    for place in (np.flatnonzero(higher)[40], np.flatnonzero(~higher)[40]):
+        lower = exact.copy()
+        lower[place] *= 1 - 1e-6
+        assert not is_under(few, lower)
 
 
 def test_each_part_of_the_records_is_under_the_envelope():
