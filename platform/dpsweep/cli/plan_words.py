@@ -295,7 +295,7 @@ def _claim(checked: Preflight, summary: PlanSummary) -> str:
         composed = summary.composed_epsilon
         if composed is not None and math.isfinite(composed):
             which = "All trials" if summary.episodes is None else "The trials of one episode"
-            text += f" {which} composed cost {shown_epsilon(composed)} (rdp): an indication."
+            text += f" {which} composed cost {shown_epsilon(composed)} {summary.indication_is}."
     elif not mode.is_accounted:
         text = "It will claim nothing: no trial has a finite epsilon."
     else:

@@ -16,6 +16,7 @@ from dpsweep.foundation.words import counted
 from dpsweep.planning.costs.composition import (
     DeclaredFigures,
     FilterFigures,
+    composed_epsilon,
     declared_figures,
     filter_figures,
 )
@@ -35,8 +36,6 @@ from dpsweep.planning.rungs import (
 )
 from dpsweep.planning.sample import FinalFigures, Sample, draw_sample, final_figures
 from dpsweep.planning.start import StartSummary
-from dpsweep.privacy.accountants import epsilon_of
-from dpsweep.privacy.events import Plan
 from dpsweep.privacy.modes import COMPOSED, MODES, PUBLIC, SELECT, Mode
 from dpsweep.privacy.terms import PrivacyTerms
 from dpsweep.study.trial import TrialTask
@@ -80,7 +79,8 @@ class PlanSummary:
         plan_facts: What methods say of their own plans (``hooks.PlanFacts``) at the study's delta
             and by its accountant: name to smallest and largest value.
         composed_epsilon: Epsilon if every trial (with episodes, every trial of one of them) ran to
-            its end, at the sample's costs, or None.
+            its end, at the sample's costs, or None; scores that are shown exactly have none.
+        visibility: Of the scores on the validation records.
         episodes: Episodes that each configuration runs on, or None.
         has_start: Whether the spec has a section start.
         start: Its private runs, which come first and are not among the trials, or None.
@@ -107,6 +107,7 @@ class PlanSummary:
     epsilon: tuple[float, float] | None
     plan_facts: Mapping[str, tuple[float, float]]
     composed_epsilon: float | None
+    visibility: str
     episodes: int | None
     has_start: bool
     start: StartSummary | None
@@ -144,6 +145,7 @@ class PlanSummary:
             **self.terms.columns(),
             "study_epsilon": self.study_epsilon,
             "composed_epsilon_indication": self.composed_epsilon,
+            "composed_epsilon_indication_is": self.indication_is,
             "composed_accountant": "rdp",
             "study_epsilon_by_mode": {mode: self._mode(mode) for mode in self.modes},
             "filter": self._filter(),
@@ -151,6 +153,14 @@ class PlanSummary:
             "probing": self._probing(),
             "selection": self._selection(),
         }
+
+    @property
+    def indication_is(self) -> str | None:
+        """What ``composed_epsilon`` holds for, in words that stand behind it; None without it."""
+        if self.composed_epsilon is None:
+            return None
+        exact = ", without their exact scores, which have no epsilon"
+        return f"(rdp){exact if self.visibility == 'exact' else ''}: an indication, no guarantee"
 
     def _as(self, mode: Mode) -> PrivacyTerms:
         return replace(self.terms, accounting=mode.name)
@@ -227,7 +237,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     episodes = None if spec.episodes is None else spec.episodes.number
     if charged:
         priced = private if sample.is_exact else charged
-        composed = _composed_epsilon(checked, priced, expected_trials(checked) // (episodes or 1))
+        composed = composed_epsilon(checked, priced, expected_trials(checked) // (episodes or 1))
         if probing is None and spec.subset_rate is None:
             figures = filter_figures(checked, charged)
         if privacy.study_epsilon is not None and privacy.mode.is_filtered:
@@ -266,6 +276,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         epsilon=_range([task.planned_epsilon for task in private]),
         plan_facts=_plan_facts(checked, private),
         composed_epsilon=None if spec.subset_rate is not None else composed,
+        visibility=spec.data.validation.visibility,
         episodes=episodes,
         has_start=spec.start is not None,
         start=checked.start,
@@ -324,24 +335,6 @@ def _charged_sample(checked: Preflight, sample: Sample) -> Sequence[TrialTask]:
     except BadInputError:
         return []
     return tasks if all(task.is_private for task in tasks) else []
-
-
-def _composed_epsilon(checked: Preflight, private: Sequence[TrialTask], num_trials: int) -> float:
-    """Return the epsilon of ``num_trials`` whole trials that cost what the sample's do, in turn.
-
-    The dearest come first. The runs of a start are in it, once.
-    """
-    whole, rest = divmod(num_trials, len(private))
-    delta = checked.spec.privacy.delta
-    private = sorted(private, key=lambda task: -epsilon_of(task.full_plan, delta=delta))
-    runs = [
-        replace(run, count=run.count * copies)
-        for index, task in enumerate(private)
-        if (copies := whole + (index < rest))
-        for run in task.full_plan.runs
-    ]
-    runs += [run for task in checked.start_tasks for run in task.full_plan.runs]
-    return epsilon_of(Plan(tuple(runs)), delta=delta, accountant="rdp")
 
 
 def _modes(

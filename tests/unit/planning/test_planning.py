@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 from dpsweep.cli.app import app
+from dpsweep.cli.plan_words import plan_words
 from dpsweep.cli.verbs.plan import _caption, _mode_rows
 from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.planning import forecast as forecasting
-from dpsweep.planning.costs.composition import choose_composition
+from dpsweep.planning.costs.composition import choose_composition, composed_epsilon
 from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.forecast import estimate, expected_batch, local_slots
 from dpsweep.planning.preflight import preflight
@@ -88,14 +89,12 @@ def test_the_figures_of_a_trial_are_those_of_the_space():
 
 
 def test_the_composed_indication_is_the_composition_of_all_trials():
-    from dpsweep.planning.summary import _composed_epsilon
-
     plans = checked()
     tasks = sorted(plans.sample[:4], key=lambda task: -epsilon_of(task.full_plan, delta=1e-5))
     runs = [run for index in range(6) for run in tasks[index % 4].full_plan.runs]
     whole = epsilon_of(Plan(tuple(runs)), delta=1e-5, accountant="rdp")
-    assert _composed_epsilon(plans, tasks, 6) == whole
-    assert _composed_epsilon(plans, tasks[::-1], 6) == whole  # the dearest count twice
+    assert composed_epsilon(plans, tasks, 6) == whole
+    assert composed_epsilon(plans, tasks[::-1], 6) == whole  # the dearest count twice
 
 
 def test_infeasible_configurations_are_counted_with_their_reason():
@@ -153,6 +152,7 @@ def test_all_modes_stand_side_by_side():
     modes = summary.modes
     assert list(modes) == ["composed", "select", "public", "unaccounted"]
     assert modes["unaccounted"] is None
+    assert summary.indication_is == "(rdp): an indication, no guarantee"
     assert summary.study_epsilon is None
     curve = envelope([task.full_plan for task in plans.sample])
     assert modes["select"].epsilon == selection_epsilon(curve, Selection(10, 1.0), delta=1e-5)
@@ -162,22 +162,28 @@ def test_all_modes_stand_side_by_side():
 
 def test_no_mode_has_a_price_for_exact_scores_of_private_records():
     """Each of them refuses such a spec; a finite epsilon for such scores would not be true."""
-    summary = summarize_plan(checked(validation="{visibility: exact}"))
+    plans = checked(validation="{visibility: exact}")
+    summary = summarize_plan(plans)
     assert set(summary.modes.values()) == {None}
     assert (summary.selection, summary.study_epsilon) == (None, None)
     assert set(summary.to_dict()["study_epsilon_by_mode"].values()) == {None}
-    rows = _mode_rows(summary, "exact")
+    rows = _mode_rows(summary)
     assert {row["epsilon"] for row in rows} == {"none"}
     reasons = {row["released"] for row in rows if row["mode"] != "unaccounted"}
     assert reasons == {"not with exact scores of private records: noisy or public"}
-    assert "without their exact scores, which have no epsilon" in _caption(summary, "exact")
+    exact = "(rdp), without their exact scores, which have no epsilon: an indication, no guarantee"
+    assert exact in _caption(summary)
+    assert summary.to_dict()["composed_epsilon_indication_is"] == exact
+    assert exact in " ".join(
+        plan_words(plans, summary, {"seconds_per_trial": None, "because": "-"}, None)
+    )
 
 
 def test_a_public_search_has_no_price_where_scores_are_noisy():
     noisy = "{visibility: noisy, noise_std: 0.003}"
     summary = summarize_plan(checked(validation=noisy, trial_epsilon=20))
     assert summary.modes["public"] is None
-    rows = {row["mode"]: row for row in _mode_rows(summary, "noisy")}
+    rows = {row["mode"]: row for row in _mode_rows(summary)}
     assert rows["public"]["released"] == "not with noisy scores, which are of private records"
     assert rows["composed"]["epsilon"] != "none" != rows["select"]["epsilon"]
 

@@ -78,9 +78,7 @@ def plan(
         print()
     print_records(_shown_rows(checked, sample), output)
     print()
-    visibility = checked.spec.data.validation.visibility
-    rows = _mode_rows(summary, visibility)
-    print_records(rows, output, caption=_caption(summary, visibility))
+    print_records(_mode_rows(summary), output, caption=_caption(summary))
     _refuse_planless(checked, sample)
 
 
@@ -219,7 +217,7 @@ def _disk_text(forecast: Mapping[str, Any], trials: str) -> str:
     )
 
 
-def _mode_rows(summary: PlanSummary, visibility: str) -> list[dict[str, Any]]:
+def _mode_rows(summary: PlanSummary) -> list[dict[str, Any]]:
     rows = []
     for mode, cost in summary.modes.items():
         row = {"": "*" if mode == summary.terms.accounting else "", "mode": mode}
@@ -228,7 +226,7 @@ def _mode_rows(summary: PlanSummary, visibility: str) -> list[dict[str, Any]]:
             row["released"] = "no claim about the search is made"
             if MODES[mode].is_accounted:
                 row["released"] = "no price: some trial has no plan or no finite epsilon"
-                if visibility == "exact":
+                if summary.visibility == "exact":
                     row["released"] = "not with exact scores of private records: noisy or public"
                 elif summary.episodes is not None:
                     row["released"] = "not for episodes: drawing them reads labels"
@@ -238,7 +236,7 @@ def _mode_rows(summary: PlanSummary, visibility: str) -> list[dict[str, Any]]:
                     row["released"] = "not for a search on a part of the records"
                 elif summary.has_start and not MODES[mode].is_filtered:
                     row["released"] = "not with a start: it is released before the search"
-                elif visibility == "noisy" and MODES[mode].is_public_search:
+                elif summary.visibility == "noisy" and MODES[mode].is_public_search:
                     row["released"] = "not with noisy scores, which are of private records"
         else:
             row["epsilon"] = shown_epsilon(cost.epsilon)
@@ -249,7 +247,7 @@ def _mode_rows(summary: PlanSummary, visibility: str) -> list[dict[str, Any]]:
     return [{column: row.get(column) for column in columns} for row in rows]
 
 
-def _caption(summary: PlanSummary, visibility: str) -> str:
+def _caption(summary: PlanSummary) -> str:
     """Return what stands below the table of modes: terms, and what each figure holds for."""
     terms = summary.terms
     lines = [
@@ -261,9 +259,8 @@ def _caption(summary: PlanSummary, visibility: str) -> str:
     lines += [f"{mode}: {cost.assumes}" for mode, cost in summary.modes.items() if cost is not None]
     if summary.modes[UNACCOUNTED.name] is None and summary.composed_epsilon is not None:
         trials = "all trials" if summary.episodes is None else "the trials of one episode"
-        but = ", without their exact scores, which have no epsilon" if visibility == "exact" else ""
         lines.append(
             f"unaccounted: {trials} composed would cost {shown_epsilon(summary.composed_epsilon)} "
-            f"(rdp){but}: an indication, no guarantee"
+            f"{summary.indication_is}"
         )
     return "\n".join(lines)

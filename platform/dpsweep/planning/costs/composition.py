@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from statistics import median
 from typing import Any
 
@@ -18,6 +18,7 @@ from dpsweep.planning.declaring.barrier import (
 )
 from dpsweep.planning.declaring.phases import Phases, classes_of, declared_phases, kept_scores
 from dpsweep.planning.preflight import Preflight
+from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.composition.declared import (
     DeclaredClass,
@@ -303,3 +304,21 @@ def _said(error: BadInputError) -> str:
     """Return a mistake in one line, with what to do about it where that is a figure."""
     mistakes = error.mistakes if isinstance(error, SpecError) else ()
     return "; ".join(f"{m.what} ({m.fix})" for m in mistakes) or error.message
+
+
+def composed_epsilon(checked: Preflight, private: Sequence[TrialTask], num_trials: int) -> float:
+    """Return the epsilon of ``num_trials`` whole trials that cost what the sample's do, in turn.
+
+    The dearest come first. The runs of a start are in it, once.
+    """
+    whole, rest = divmod(num_trials, len(private))
+    delta = checked.spec.privacy.delta
+    private = sorted(private, key=lambda task: -epsilon_of(task.full_plan, delta=delta))
+    runs = [
+        replace(run, count=run.count * copies)
+        for index, task in enumerate(private)
+        if (copies := whole + (index < rest))
+        for run in task.full_plan.runs
+    ]
+    runs += [run for task in checked.start_tasks for run in task.full_plan.runs]
+    return epsilon_of(Plan(tuple(runs)), delta=delta, accountant="rdp")
