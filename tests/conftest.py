@@ -8,6 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
+from dpsweep.foundation.process.garbage import search_seldom
+
+# As in our own processes. Ten thousand tests and their modules are very many objects that stay.
+search_seldom()
 # The machine may be shared: how long an example takes is no mistake of the code.
 settings.register_profile("unhurried", deadline=None)
 settings.load_profile("unhurried")
