@@ -212,10 +212,21 @@ PRIVACY = (
     Mutant(
         "dearer plans than a selection is charged for",
         "platform/dpsweep/privacy/selection/curves.py",
-        "return bool(np.all(_curve(plan, orders_of(curve)) <= curve))",
+        "return all(_is_part_under(events, curve) for events in by_part(plan).values())",
         "return True",
         (
             "tests/unit/privacy/test_selection.py::test_each_part_of_the_records_is_under_the_envelope",
+        ),
+        "a precondition of the theorem",
+    ),
+    Mutant(
+        "dearer plans of many multipliers than a selection is charged for",
+        "platform/dpsweep/privacy/selection/curves.py",
+        "return bool(np.all(plan_curve(events, above) <= curve[np.isin(orders, above)]))",
+        "return True",
+        (
+            "tests/unit/privacy/test_selection.py"
+            "::test_a_cheaper_plan_of_very_many_multipliers_is_no_dearer_by_its_rounding",
         ),
         "a precondition of the theorem",
     ),
