@@ -22,10 +22,10 @@ from dpsweep.study.journal import StudyView
 from dpsweep.study.trial import ALL_STARTED, TIME_PASSED, TrialReport, TrialState, TrialTask
 
 MAX_UNAFFORDABLE_IN_A_ROW = 20
+_UNAFFORDABLE = "its plan does not fit into what is left of the study's budget"
 
 #: A task, and what was drawn for it.
 _Suggested = tuple[TrialTask, Mapping[str, Any]]
-_UNAFFORDABLE = "its plan does not fit into what is left of the study's budget"
 
 #: How a trial that has ended is told to the sampler.
 OUTCOMES: Mapping[TrialState, Outcome] = {

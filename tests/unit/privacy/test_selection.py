@@ -203,18 +203,18 @@ def test_the_envelope_is_the_worst_plan_order_by_order():
 
 @pytest.mark.parametrize("part", ["private", "validation"])
 def test_a_cheaper_plan_of_very_many_multipliers_is_no_dearer_by_its_rounding(part):
-    few = Plan(tuple(EventRun(Gaussian(5000.0 + k), part=part) for k in range(40)))
-    ((_, events),) = ((p, e) for p, e in by_part(few).items() if e)
+    many = Plan(tuple(EventRun(Gaussian(5000.0 + k), part=part) for k in range(40)))
+    (events,) = filter(None, by_part(many).values())
     exact = plan_curve(events, FILLED_ORDERS)
-    rounded = envelope([few], is_filled=True)
+    rounded = envelope([many], is_filled=True)
     higher = ~np.isin(FILLED_ORDERS, rdp.ORDERS)
     assert (rounded > exact * (1 + 1e-9)).any()
     assert not (rounded > exact * (1 + 1e-8))[~higher].any()
-    assert is_under(few, exact)
+    assert is_under(many, exact)
     for place in (np.flatnonzero(higher)[40], np.flatnonzero(~higher)[40]):
         lower = exact.copy()
         lower[place] *= 1 - 1e-6
-        assert not is_under(few, lower)
+        assert not is_under(many, lower)
 
 
 def test_each_part_of_the_records_is_under_the_envelope():

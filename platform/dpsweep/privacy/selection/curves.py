@@ -102,8 +102,10 @@ def _is_part_under(events: Multiset, curve: Array) -> bool:
     orders = orders_of(curve)
     own = _curve_of_part(events, orders)
     above = orders[~(own <= curve)]
-    if not len(above) or np.isin(above, rdp.ORDERS).any():
-        return not len(above)
+    if not len(above):
+        return True
+    if np.isin(above, rdp.ORDERS).any():  # where nothing is rounded
+        return False
     return bool(np.all(plan_curve(events, above) <= curve[np.isin(orders, above)]))
 
 
