@@ -38,6 +38,7 @@ from dpsweep.planning.sample import FinalFigures, Sample, draw_sample, final_fig
 from dpsweep.planning.start import StartSummary
 from dpsweep.privacy.modes import COMPOSED, MODES, PUBLIC, SELECT, Mode
 from dpsweep.privacy.terms import PrivacyTerms
+from dpsweep.spec.facts import without_exact
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.hooks import facts_of, peak_rate_of
@@ -159,8 +160,7 @@ class PlanSummary:
         """What ``composed_epsilon`` holds for, in words that stand behind it; None without it."""
         if self.composed_epsilon is None:
             return None
-        exact = ", without their exact scores, which have no epsilon"
-        return f"(rdp){exact if self.visibility == 'exact' else ''}: an indication, no guarantee"
+        return f"(rdp){without_exact(self.visibility)}: an indication, no guarantee"
 
     def _as(self, mode: Mode) -> PrivacyTerms:
         return replace(self.terms, accounting=mode.name)

@@ -38,6 +38,11 @@ def with_terms(spec: SweepSpec, text: str) -> str:
     return f"{text} ({terms(spec)})" if _OF_PRIVACY.search(text) else text
 
 
+def without_exact(visibility: str) -> str:
+    """Return what an epsilon of trials leaves out where validation scores have this visibility."""
+    return ", without their exact scores, which have no epsilon" if visibility == "exact" else ""
+
+
 def without_password(spec: SweepSpec) -> SweepSpec:
     """Return the spec with the secrets of its tracking URI blotted out, to be shown to others."""
     if spec.tracking.uri is None:

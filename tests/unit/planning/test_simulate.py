@@ -7,6 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from dpsweep.cli.output import Format
+from dpsweep.cli.verbs.simulate import _simulated_caption, _simulated_row
 from dpsweep.foundation.errors import BadInputError, SpecError
 from dpsweep.planning.costs.composition import choose_composition
 from dpsweep.planning.preflight import preflight
@@ -70,6 +72,18 @@ def run(plans, policies=ALL, **options):
 
 def without_seconds(runs):
     return [{**vars(outcome), "seconds": None} for outcome in runs]
+
+
+@pytest.mark.parametrize(
+    ("visibility", "but"),
+    [("exact", ", without their exact scores, which have no epsilon"), ("public", "")],
+)
+def test_a_cost_says_that_exact_scores_have_none(visibility, but):
+    plans = checked(validation=f"{{visibility: {visibility}}}", trials=2)
+    says = f"everything that was run, composed{but}: an indication, no guarantee"
+    (outcome,) = run(plans, ["fifo"])
+    assert _simulated_row(outcome, plans, Format.JSON)["composed_epsilon_is"] == says
+    assert f"epsilon: {says}; delta" in _simulated_caption(plans, [outcome])
 
 
 def test_a_run_without_pruning_is_the_sum_of_its_plans():

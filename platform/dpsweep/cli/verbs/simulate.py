@@ -19,6 +19,7 @@ from dpsweep.planning.simulation.curves import SyntheticCurves, TableCurves, rea
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
 from dpsweep.schedulers import POLICIES
+from dpsweep.spec.facts import without_exact
 
 if TYPE_CHECKING:
     from dpsweep.planning.preflight import Preflight
@@ -147,7 +148,8 @@ def _meaning(checked: Preflight) -> str:
             "what the study has committed, for information: the study's guarantee is "
             f"study_epsilon={exact(privacy.study_epsilon)}"
         )
-    return "everything that was run, composed: an indication, no guarantee"
+    but = without_exact(checked.spec.data.validation.visibility)
+    return f"everything that was run, composed{but}: an indication, no guarantee"
 
 
 def _simulated_caption(checked: Preflight, outcomes: Sequence[PolicyRun]) -> str:
