@@ -81,9 +81,8 @@ REFUSED = [
     ("data.sha256", "directory", "data.sha256 cannot be read"),
     ("lock", "directory", "cannot write to"),
 ]
-OFTEN = {  # run with every change; checkpoints and a lost folder have tests of their own
-    ("optuna.db", "cut"), ("mlflow.db", "deleted"),
-}  # fmt: skip
+# Run with every change; checkpoints and a lost folder have tests of their own.
+OFTEN = {("optuna.db", "cut")}
 SELDOM = {  # of two that are refused alike, one
     ("data.sha256", "cut"), ("data.sha256", "directory"), ("ledger/study.jsonl", "directory"),
 }  # fmt: skip

@@ -228,6 +228,7 @@ def test_a_violation_costs_the_claim_of_the_study(killed):
     assert "epsilon=6.0000" not in again.stdout
 
 
+@pytest.mark.slow
 def test_paused_trials_keep_ledger_and_checkpoint(tmp_path, ray_cluster):
     from dpsweep.sweep import run_sweep
 
@@ -367,7 +368,8 @@ def test_two_objectives_give_a_pareto_front(tmp_path, ray_cluster):
     assert told == {t.trial_id: [t.value, t.epsilon] for t in result.results}
 
 
-@pytest.mark.parametrize("sampler", ["cmaes", pytest.param("gp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sampler", ["cmaes", "gp"])
 def test_samplers_by_name(tmp_path, ray_cluster, sampler):
     from dpsweep.sweep import run_sweep
 

@@ -47,6 +47,7 @@ def installed(directory, *arguments):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not ray.__version__.startswith(TRIED), reason="another Ray, of which all is loaded"
 )

@@ -238,6 +238,7 @@ def test_stop(tmp_path):
     assert study.most_at_once == SLOTS
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("fails_at", ["report", "end", "verdict"])
 def test_what_cannot_be_written_ends_the_run_and_no_trial_is_tried_again(tmp_path, fails_at):
     """Tune takes an error at a trial's end for a crash of its process, which it would repeat."""
@@ -328,6 +329,7 @@ def test_a_barrier(tmp_path):
     assert not study.running
 
 
+@pytest.mark.slow
 def test_promotions_come_before_new_trials(tmp_path):
     study = Study(tmp_path)
     run(study, halving("promote", factor=2))
@@ -368,6 +370,7 @@ def test_an_actor_that_dies_while_it_saves_leaves_its_trial_paused(tmp_path):
     assert calls[-1] == ("end",)
 
 
+@pytest.mark.slow
 def test_trials_that_an_earlier_launch_paused(tmp_path):
     earlier = [TrialReport(n, 1, {"score": SCORES[n]}, 0.5, rung=1) for n in range(4)]
     policy = halving("promote", factor=2)

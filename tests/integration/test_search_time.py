@@ -13,6 +13,7 @@ pytestmark = pytest.mark.ray
 DAY_NS = 86_400 * 10**9
 
 
+@pytest.mark.slow
 def test_a_pause_is_no_time_of_a_search_and_more_time_lets_it_go_on(
     tmp_path, ray_cluster, monkeypatch
 ):

@@ -49,6 +49,7 @@ class Hearing(Observer):
             self.act()
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_a_study_says_that_a_full_cluster_is_what_it_waits_for(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(waiting, "PATIENCE_S", 1.0)

@@ -14,6 +14,7 @@ from dpsweep.sweep import run_sweep
 pytestmark = pytest.mark.ray
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(120)
 def test_a_study_trains_masks_and_shows_its_layers(tmp_path, ray_cluster):
     raw = make_spec(tmp_path, name="sparse")
