@@ -22,6 +22,7 @@ from dpsweep.trainables.devices.sharing import TorchGpu, is_kept_there
 if TYPE_CHECKING:
     import torch
 
+    from dpsweep.spec.data.section import DataSpec
     from dpsweep.trainables.data.source import TextInfo
 
 Records = Literal["private", "public", "rest"]
@@ -80,6 +81,20 @@ class DatasetInfo:
     public_labels: Literal["known", "bought", "hidden"] = "known"
     is_far_smaller: bool = False
     notes: tuple[str, ...] = ()
+
+
+def is_size_told(info: DatasetInfo, data: DataSpec, part: str) -> bool:
+    """Return whether the number of a part's records may be told to anybody.
+
+    Most are declared. A part that comes on its own is counted, so its size is told only where its
+    records are public.
+    """
+    if part == "validation":
+        return not info.has_own_validation or data.validation.visibility == "public"
+    if part == "test":
+        is_dealt = data.test.fraction > 0 and not info.has_own_test
+        return is_dealt or data.test.visibility == "public"
+    return True
 
 
 class Drawing(Protocol):

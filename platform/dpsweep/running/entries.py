@@ -28,6 +28,7 @@ from dpsweep.results.coverage import (
     SO_FAR,
     records_of_trial,
     released_by_study,
+    so_far,
     with_caveats,
 )
 from dpsweep.results.records import shown_hyperparameters
@@ -52,6 +53,7 @@ from dpsweep.study.trial import TrialState, TrialTask, is_cut_short
 from dpsweep.tracking.model_label import ModelLabel, label_model
 from dpsweep.tracking.schema import BEST, BEST_OBJECTIVE
 from dpsweep.trainables import TRAINABLES
+from dpsweep.trainables.data.dataset import is_size_told
 from dpsweep.trainables.data.loading import describe_dataset
 from dpsweep.trainables.hooks import facts_of
 from dpsweep.trainables.networks.pretrained.weights import PRETRAIN
@@ -121,32 +123,23 @@ def searched_columns(spec: SweepSpec) -> tuple[list[str], dict[str, Any]]:
 
 
 def declared_records(spec: SweepSpec) -> list[dict[str, Any]]:
-    """Return what is declared of the records, part by part: neither their path nor a digest.
-
-    A part that is a file of its own is counted, so its size is told only where it is public.
-    """
+    """Return what is declared of the records, part by part: neither their path nor a digest."""
     info, data = describe_dataset(spec.data), spec.data
     validation, test = data.validation.visibility, data.test.visibility
-    is_dealt = data.test.fraction > 0
     other = kind_beside(data.public, data) if data.public.is_of_file else info.name
     parts = [
-        ("training", "private", info.num_private, True),
-        ("public", "public", info.num_public, True),
-        (
-            "validation",
-            f"validation, {validation}",
-            info.num_validation,
-            not info.has_own_validation or validation == "public",
-        ),
-        ("test", f"test, {test}", info.num_test, is_dealt or test == "public"),
+        ("training", "private", info.num_private),
+        ("public", "public", info.num_public),
+        ("validation", f"validation, {validation}", info.num_validation),
+        ("test", f"test, {test}", info.num_test),
     ]
     return [
         {
             "name": f"{other if part == 'public' else info.name} {part}",
             "context": context,
-            **({"records": size} if is_public else {}),
+            **({"records": size} if is_size_told(info, data, part) else {}),
         }
-        for part, context, size, is_public in parts
+        for part, context, size in parts
         if size
     ]
 
@@ -364,7 +357,7 @@ def _with_terms(result: SweepResult, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a line of the decision log with all that its epsilon depends on."""
     sampling = result.view.trials[row["trial"]].sampling
     terms = result.claims.epsilon_terms()
-    return {**row, "sampling": sampling, **terms, "released": SO_FAR}
+    return {**row, "sampling": sampling, **terms, "released": so_far(result.spec)}
 
 
 def label_of(result: SweepResult, trial: int) -> ModelLabel:

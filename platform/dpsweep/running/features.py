@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError, SweepError, described
@@ -15,8 +15,9 @@ from dpsweep.search_spaces.draws import bounds_of
 from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialTask
-from dpsweep.trainables.data.dataset import SweepData
+from dpsweep.trainables.data.dataset import SweepData, is_size_told
 from dpsweep.trainables.data.raw.reading import unquoted
+from dpsweep.trainables.data.source import PARTS
 from dpsweep.trainables.features.blocks import BLOCK_ROWS
 from dpsweep.trainables.features.spec import FeatureSpec
 from dpsweep.trainables.features.store import Creation, FeatureStore
@@ -33,6 +34,8 @@ _CHOOSING = ("features.", "normalize.")
 #: Fewer records than this are done before a second process has loaded torch.
 _FEW = 2 * BLOCK_ROWS
 _EVERY_S = 5.0
+#: Of a part under way; of one that has few blocks, fewer.
+_STEPS = 10
 
 
 def prefetch(
@@ -75,8 +78,9 @@ def prefetch(
         return root
     store = FeatureStore(root, int(storage.features_gb * 2**30))
     held = []  # what is mapped is not evicted for the next one: too little room is told at once
+    told = [part for part in PARTS if is_size_told(data.info, checked.spec.data, part)]
     for spec in specs:
-        _compute(store, data, spec, target, observer)
+        _compute(store, data, spec, target, observer, told)
         held.append(store.open(data, spec))
     return root
 
@@ -158,24 +162,27 @@ def _compute(
     spec: FeatureSpec,
     target: ClusterTarget,
     observer: Observer,
+    told: Collection[str],
 ) -> None:
-    """Compute what is missing of one kind of features, part by part."""
+    """Compute what is missing of one kind of features, part by part; some sizes may be told."""
     missing = store.missing(data, spec)
     if not missing:
         return
     observer.on_stage(f"features: {spec.label}")
-    progress = _Progress(spec.label, data, missing, observer)
-    is_small = progress.declared <= _FEW
+    sizes = {part: getattr(data.info, f"num_{part}") for part in missing}
+    progress = _Progress(spec.label, {p: sizes[p] for p in missing if p in told}, observer)
+    is_small = sum(sizes.values()) <= _FEW
     for part in missing:
         with store.creating(data, spec, part, progress.on_wait) as creation:
             if creation is not None:
                 progress.is_computed = True
                 # Closed at once: an interruption must cancel what the cluster still computes.
-                with contextlib.closing(_filling(creation, store, target, is_small)) as rows:
-                    for done in rows:
-                        progress.show(done)
-        progress.before += len(data.parts[part][0])
-    progress.end()
+                num_blocks = math.ceil(creation.num_rows / BLOCK_ROWS)
+                with contextlib.closing(_filling(creation, store, target, is_small)) as blocks:
+                    for done, _ in enumerate(blocks, 1):
+                        progress.show(part, done, num_blocks)
+        progress.finish(part)
+    progress.end(len(missing))
 
 
 def _filling(
@@ -208,36 +215,54 @@ def _uncomputed(error: BaseException) -> SweepError:
 class _Progress:
     """Says how far the features of some parts are, a line every few seconds.
 
-    In whole percent of declared numbers: the actual number of records is private.
+    The actual number of records is private, and so is the size of a private part of its own. What
+    a line says depends on neither: a finished part counts as it is declared, and one under way in
+    tenths, or in fewer steps where it has few blocks, so that as many steps are passed whatever
+    the number of records is. (Of fewer than half of what is declared a launch tells anyway.) When
+    a line comes depends on how long the work takes, as the end of the command does.
+
+    Args:
+        label: Of the features.
+        sizes: Part -> declared records, of those parts whose size may be told.
+        observer: Hears of progress.
     """
 
-    def __init__(
-        self, label: str, data: SweepData, parts: Sequence[str], observer: Observer
-    ) -> None:
+    def __init__(self, label: str, sizes: Mapping[str, int], observer: Observer) -> None:
         self.label, self.observer = label, observer
-        self.declared = sum(getattr(data.info, f"num_{part}") for part in parts)
-        self.before, self.is_computed = 0, False
+        self._sizes, self._declared = sizes, sum(sizes.values())
+        self.is_computed = False
+        self._finished, self._shown = 0, 0.0
         self._started = self._said = time.monotonic()
 
     def on_wait(self) -> None:
         """Say that another process is computing the same features."""
         self.observer.on_message(f"features: {self.label}: waiting for another process")
 
-    def show(self, done: int) -> None:
-        """Hear how many rows of the current part are done."""
-        now, share = time.monotonic(), min(1.0, (self.before + done) / max(self.declared, 1))
-        if now - self._said < _EVERY_S:
+    def show(self, part: str, done: int, num_blocks: int) -> None:
+        """Hear how many blocks of a part are done."""
+        size = self._sizes.get(part, 0)
+        steps = max(1, min(_STEPS, size // BLOCK_ROWS // 2))
+        within = size * (done * steps // num_blocks) / steps
+        now, share = time.monotonic(), (self._finished + within) / max(self._declared, 1)
+        if now - self._said < _EVERY_S or not self._shown < share < 1:
             return
-        self._said = now
+        self._said, self._shown = now, share
         left = math.ceil((now - self._started) * (1 - share) / share)
         self.observer.on_message(
-            f"features: {self.label}: {share:.0%} of {self.declared:,} records, {left} s left"
+            f"features: {self.label}: {share:.0%} of {self._declared:,} records, {left} s left"
         )
 
-    def end(self) -> None:
+    def finish(self, part: str) -> None:
+        """Hear that a part is done."""
+        self._finished += self._sizes.get(part, 0)
+
+    def end(self, num_parts: int) -> None:
         """Say what was computed, or that somebody else had done it."""
         seconds = time.monotonic() - self._started
         done = "computed in" if self.is_computed else "found ready after"
+        of_others = (
+            " and those of private parts of their own" if num_parts > len(self._sizes) else ""
+        )
         self.observer.on_message(
-            f"features: {self.label}: {self.declared:,} records {done} {seconds:.0f} s"
+            f"features: {self.label}: {self._declared:,} records{of_others} {done} {seconds:.0f} s"
         )

@@ -101,12 +101,17 @@ def data() -> SweepData:
 @pytest.fixture
 def check(tmp_path: Path, data: SweepData) -> Callable[..., Preflight]:
     def make(
-        space: Mapping[str, Any], accounting: str = "unaccounted", **storage: Any
+        space: Mapping[str, Any],
+        accounting: str = "unaccounted",
+        *,
+        visibility: str = "public",
+        **storage: Any,
     ) -> Preflight:
+        dealt = {"fraction": 0.04}
         privacy = {"accounting": accounting, "trial_epsilon": 2.0}
         spec = SweepSpec(
             name="frozen",
-            data={"dataset": "digits", "validation": {"visibility": "public"}},
+            data={"dataset": "digits", "validation": {"visibility": visibility}, "test": dealt},
             privacy=privacy,
             search={"space": {"method": "dp_sgd"}},
             storage={"path": str(tmp_path / "studies"), **storage},
@@ -250,19 +255,62 @@ def test_a_selection_leaves_no_trace_of_what_its_trials_asked_for(
     assert times == {path: path.stat().st_mtime_ns for path in listed.iterdir()}
 
 
+def said(
+    checked: Preflight, data: SweepData, monkeypatch: pytest.MonkeyPatch, seconds: float = 3.0
+) -> list[str]:
+    """Return the lines of a pass in which each block takes some time."""
+    clock = itertools.count(0.0, seconds)
+    monkeypatch.setattr(features.time, "monotonic", lambda: next(clock))
+    ear = Ear()
+    prefetch(checked, data, Here(), ear)  # type: ignore[arg-type]
+    return ear.messages
+
+
 def test_progress_is_told_every_few_seconds_in_declared_numbers(
     check: Callable[..., Preflight], data: SweepData, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = itertools.count(0.0, 3.0)  # each block takes 3 s
-    monkeypatch.setattr(features.time, "monotonic", lambda: next(clock))
     declared = replace(data, info=replace(data.info, num_private=2250))
-    ear = Ear()
-    prefetch(check({}), declared, Here(), ear)  # type: ignore[arg-type]
-    assert ear.messages == [
-        "features: identity (group:1): 40% of 2,500 records, 9 s left",
-        "features: identity (group:1): 50% of 2,500 records, 12 s left",
+    assert said(check({}), declared, monkeypatch) == [
+        "features: identity (group:1): 90% of 2,500 records, 1 s left",
         "features: identity (group:1): 2,500 records computed in 15 s",
     ]
+
+
+@pytest.mark.parametrize("num_private", [5120, 5121, 6000, 9216, 9217, 10_240])
+def test_no_number_of_a_line_depends_on_how_many_records_there_are(
+    check: Callable[..., Preflight], monkeypatch: pytest.MonkeyPatch, num_private: int
+) -> None:
+    """As many steps are told of ten blocks as of twenty, each as slow as it may be."""
+    from blobs import blobs
+
+    data = blobs(num_private, (2,), num_validation=200, num_test=50)
+    declared = replace(data, info=replace(data.info, num_private=10_240))
+    told = [line.split(",")[0] for line in said(check({}), declared, monkeypatch, 6.0)]
+    shares = [f"{(n * 1024) / 10_490:.0%} of 10" for n in range(1, 11)]
+    assert told == [
+        f"features: identity (group:1): {text}" for text in [*shares, "100% of 10", "10"]
+    ]
+
+
+@pytest.mark.parametrize(
+    ("visibility", "share", "those"),
+    [
+        ("public", "83% of 1,200 records, 2 s left", "1,200 records"),
+        ("exact", "", "1,000 records"),
+    ],
+)
+def test_the_size_of_a_private_part_of_its_own_is_not_told(
+    check: Callable[..., Preflight],
+    data: SweepData,
+    monkeypatch: pytest.MonkeyPatch,
+    visibility: str,
+    share: str,
+    those: str,
+) -> None:
+    own = replace(data, info=replace(data.info, has_own_test=True, has_own_validation=True))
+    lines = said(check({}, visibility=visibility), own, monkeypatch)
+    ends = f"{those} and those of private parts of their own computed in 15 s"
+    assert lines == [f"features: identity (group:1): {text}" for text in [share, ends] if text]
 
 
 def test_too_little_room_for_all_kinds_is_told_before_the_first_trial(
