@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpsweep.privacy.modes import SEARCHED_PART, UNSEARCHED_REST, Mode
+from dpsweep.privacy.terms import OF_ITS_PLAN
 from dpsweep.spec.facts import public_files
 from dpsweep.spec.study import SweepSpec
 
@@ -24,7 +25,21 @@ PUBLIC_MODEL = "a model that no private record was used for"
 
 def so_far(spec: SweepSpec) -> str:
     """Say what the epsilon of a trial at one of its steps is about."""
-    return SO_FAR if spec.subset_rate is None else AT_ONCE
+    return with_caveats(spec, SO_FAR if spec.subset_rate is None else AT_ONCE)
+
+
+def meaning_of_each(spec: SweepSpec, mode: Mode) -> str:
+    """Return the terms and the extent of each epsilon of a search's trials, for Optuna's tools.
+
+    Args:
+        spec: Of the study.
+        mode: The accounting mode that holds for it now.
+    """
+    extent = f"one trial alone; of one that did not run its whole plan, {SO_FAR}"
+    if spec.privacy.mode.is_public_search:
+        extent = PUBLIC_MODEL
+    terms = spec.privacy_terms(OF_ITS_PLAN, accounting=mode.name)
+    return f"{terms.short()}, {with_caveats(spec, extent)}"
 
 
 def with_caveats(spec: SweepSpec, what: str) -> str:

@@ -7,9 +7,9 @@ import contextlib
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.ledgers.study import StudyLedger
 from dpsweep.privacy.modes import UNACCOUNTED
+from dpsweep.results.coverage import meaning_of_each
 from dpsweep.running import entries
 from dpsweep.search.optuna_file import STORAGE_ERRORS, place_of
-from dpsweep.spec.facts import terms
 from dpsweep.study.study import Observer, Study
 
 
@@ -27,7 +27,7 @@ def give_up_claim(study: Study, ledger: StudyLedger, reason: str) -> None:
     study.write(entries.study_downgraded(study, reason))
     # A file that cannot be written now contradicts the journal: the next launch makes it anew.
     with contextlib.suppress(*STORAGE_ERRORS):
-        place_of(study.files.optuna).relabel(terms(study.spec, accounting=UNACCOUNTED.name))
+        place_of(study.files.optuna).relabel(meaning_of_each(study.spec, UNACCOUNTED))
 
 
 def give_up_aloud(study: Study, ledger: StudyLedger, reason: str, observer: Observer) -> None:

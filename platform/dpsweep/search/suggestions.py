@@ -61,7 +61,7 @@ class Suggestions:
         space: Its search space.
         path: SQLite file, name in a database, or None to keep the study in memory.
         known: What the journal says of the trials so far, by number.
-        accounting: Says which accounting mode the study has now; default: its spec's.
+        meaning: Says what each epsilon depends on and covers now; default: the terms of its spec.
         on_message: Hears of a file that was written anew, and of another program's trials.
     Raises:
         SweepError: Another program holds the file, or it cannot be written.
@@ -74,7 +74,7 @@ class Suggestions:
         *,
         path: LogPath | None,
         known: Mapping[int, KnownTrial] | None = None,
-        accounting: Callable[[], str] | None = None,
+        meaning: Callable[[], str] | None = None,
         on_message: Callable[[str], None] = lambda text: None,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -83,7 +83,7 @@ class Suggestions:
         self._place: OptunaPlace | None = None if path is None else place_of(path)
         self._storage: WriteThroughStorage | None = None
         self._on_message = on_message
-        self._accounting = accounting or (lambda: spec.privacy.accounting)
+        self._meaning = meaning or (lambda: terms(spec))
         self.objectives = spec.search.objectives or (spec.search.metric,)
         self._is_single = len(self.objectives) == 1
         self._live: dict[int, optuna.trial.Trial] = {}
@@ -233,7 +233,7 @@ class Suggestions:
         """Return the epsilon of a trial for Optuna's tools, with all that it depends on."""
         if epsilon is None or not math.isfinite(epsilon):
             return {}
-        return {EPSILON: epsilon, MEANING: terms(self._spec, accounting=self._accounting())}
+        return {EPSILON: epsilon, MEANING: self._meaning()}
 
     def ask(self) -> tuple[int, dict[str, Any]] | None:
         """Return a new configuration and its number, or None if the grid is used up.

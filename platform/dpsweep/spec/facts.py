@@ -23,14 +23,9 @@ _OF_PRIVACY = re.compile(
 )
 
 
-def terms(spec: SweepSpec, *, accounting: str | None = None) -> str:
-    """Return what must stand beside an epsilon that is named before anything has run.
-
-    Args:
-        spec: Of the study.
-        accounting: Where another mode than the spec's holds.
-    """
-    return f"{spec.privacy_terms(OF_ITS_PLAN, accounting=accounting).short()}, one trial alone"
+def terms(spec: SweepSpec) -> str:
+    """Return what must stand beside an epsilon that is named before anything has run."""
+    return f"{spec.privacy_terms(OF_ITS_PLAN).short()}, one trial alone"
 
 
 def with_terms(spec: SweepSpec, text: str) -> str:

@@ -36,7 +36,7 @@ def given_up(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Any, Any, lis
     monkeypatch.setattr(
         giving_up.entries, "study_downgraded", lambda files, reason: StudyDowngraded(reason)
     )
-    monkeypatch.setattr(giving_up, "terms", lambda spec, accounting: f"terms, {accounting}")
+    monkeypatch.setattr(giving_up, "meaning_of_each", lambda spec, mode: f"terms, {mode.name}")
     study = SimpleNamespace(
         spec=SimpleNamespace(privacy=SimpleNamespace(dataset_ledger=str(path))),
         files=SimpleNamespace(optuna=path.with_name("optuna.db")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpsweep.results.coverage import so_far
 from dpsweep.results.pictures.base import Picture, by_state, of_epsilon, quantitative, tooltip
 from dpsweep.results.study import SweepResult
 
@@ -45,5 +46,5 @@ def learning_curves(result: SweepResult) -> Picture | None:
         + result.claims.brief(is_so_far=True, more=""),
         rows,
         chart,
-        result.claims.epsilon_terms(),
+        {**result.claims.epsilon_terms(), "released": so_far(result.spec)},
     )

@@ -27,6 +27,7 @@ def epsilon_over_time(result: SweepResult) -> Picture | None:
         **result.claims.epsilon_terms(),
         "sampling": study.sampling,
         "accountant": study.accountant,
+        "released": study.released,
     }
     line = of_epsilon("epsilon committed")
     chart = {

@@ -69,7 +69,10 @@ def privacy_utility(result: SweepResult) -> Picture | None:
         + result.claims.brief([t.trial_id for t in trials], more=""),
         rows,
         chart,
-        result.claims.epsilon_terms(),
+        {
+            **result.claims.epsilon_terms(),
+            "released": "; or ".join(dict.fromkeys(t.statement.released for t in trials)),
+        },
     )
 
 

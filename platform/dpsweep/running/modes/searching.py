@@ -19,6 +19,7 @@ from dpsweep.foundation.errors import InfeasibleBudgetError, StudyError, SweepEr
 from dpsweep.foundation.logs import read_log
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.modes import UNACCOUNTED
+from dpsweep.results.coverage import meaning_of_each
 from dpsweep.results.origins import charged_starts, find_starts, unfinished_starts
 from dpsweep.running.ending import Ending
 from dpsweep.running.features import prefetch
@@ -95,7 +96,9 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
         checked.space,
         path=files.optuna,
         known=known_trials(study.view, read_log(files.journal), objectives, first=spec.num_starts),
-        accounting=lambda: (UNACCOUNTED if study.view.downgraded else spec.privacy.mode).name,
+        meaning=lambda: meaning_of_each(
+            spec, UNACCOUNTED if study.view.downgraded else spec.privacy.mode
+        ),
         on_message=launch.observer.on_message,
     )
     unfinished = continued(launch, stage)
