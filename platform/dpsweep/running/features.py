@@ -78,9 +78,9 @@ def prefetch(
         return root
     store = FeatureStore(root, int(storage.features_gb * 2**30))
     held = []  # what is mapped is not evicted for the next one: too little room is told at once
-    told = [part for part in PARTS if is_size_told(data.info, checked.spec.data, part)]
+    sized = [part for part in PARTS if is_size_told(data.info, checked.spec.data, part)]
     for spec in specs:
-        _compute(store, data, spec, target, observer, told)
+        _compute(store, data, spec, target, observer, sized)
         held.append(store.open(data, spec))
     return root
 
@@ -162,15 +162,15 @@ def _compute(
     spec: FeatureSpec,
     target: ClusterTarget,
     observer: Observer,
-    told: Collection[str],
+    sized: Collection[str],
 ) -> None:
-    """Compute what is missing of one kind of features, part by part; some sizes may be told."""
+    """Compute what is missing of one kind of features, part by part; of some the size is told."""
     missing = store.missing(data, spec)
     if not missing:
         return
     observer.on_stage(f"features: {spec.label}")
     sizes = {part: getattr(data.info, f"num_{part}") for part in missing}
-    progress = _Progress(spec.label, {p: sizes[p] for p in missing if p in told}, observer)
+    progress = _Progress(spec.label, {p: sizes[p] for p in missing if p in sized}, observer)
     is_small = sum(sizes.values()) <= _FEW
     for part in missing:
         with store.creating(data, spec, part, progress.on_wait) as creation:
