@@ -16,6 +16,7 @@ from dpsweep.planning.summary import summarize_plan
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.composition.account import CompositionAccount
 from dpsweep.privacy.composition.declared import DeclaredComposition
+from dpsweep.privacy.events import Plan
 from dpsweep.spec.study import SweepSpec
 
 SPEC = {
@@ -177,6 +178,15 @@ def test_plan_says_what_each_run_costs():
     assert record["final_epsilon"] == summary.probing.final_epsilon
     assert {"delta", "accountant", "sampling", "privacy_unit"} <= set(record)
     assert summary.modes["select"] is None
+
+
+def test_the_runs_composed_are_those_that_are_declared():
+    """The final run, the dearest, was in the figure twice: once for the first spare."""
+    study = checked()
+    tasks = Probing(study).tasks
+    runs = [run for task in [*tasks[:1] * 7, tasks[-1]] for run in task.full_plan.runs]
+    whole = epsilon_of(Plan(tuple(runs)), delta=1e-5, accountant="rdp")
+    assert summarize_plan(study).composed_epsilon == pytest.approx(whole, rel=1e-9)
 
 
 def test_it_can_be_simulated():

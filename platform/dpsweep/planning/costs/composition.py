@@ -309,16 +309,23 @@ def _said(error: BadInputError) -> str:
 def composed_epsilon(checked: Preflight, private: Sequence[TrialTask], num_trials: int) -> float:
     """Return the epsilon of ``num_trials`` whole trials that cost what the sample's do, in turn.
 
-    The dearest come first. The runs of a start are in it, once.
+    The dearest come first. Of probes it is what is declared: probes and spares, which have one
+    plan, and the final run once. The runs of a start are in it, once.
     """
-    whole, rest = divmod(num_trials, len(private))
     delta = checked.spec.privacy.delta
-    private = sorted(private, key=lambda task: -epsilon_of(task.full_plan, delta=delta))
+    if checked.spec.final_trial is not None:  # the last of the sample
+        counts = [(private[0].full_plan, num_trials - 1), (private[-1].full_plan, 1)]
+    else:
+        plans = sorted(
+            (task.full_plan for task in private), key=lambda plan: -epsilon_of(plan, delta=delta)
+        )
+        whole, rest = divmod(num_trials, len(plans))
+        counts = [(plan, whole + (index < rest)) for index, plan in enumerate(plans)]
     runs = [
         replace(run, count=run.count * copies)
-        for index, task in enumerate(private)
-        if (copies := whole + (index < rest))
-        for run in task.full_plan.runs
+        for plan, copies in counts
+        if copies
+        for run in plan.runs
     ]
     runs += [run for task in checked.start_tasks for run in task.full_plan.runs]
     return epsilon_of(Plan(tuple(runs)), delta=delta, accountant="rdp")
