@@ -42,7 +42,7 @@ def _search(checked: Preflight, summary: PlanSummary) -> str:
     elif mode.is_sealed:
         which = "a random number of trials"
     elif spec.episodes is not None:
-        number = len(checked.space.grid()) // spec.episodes.number
+        number = summary.num_trials // spec.episodes.number
         which = f"{counted(number, 'configuration')} on each of "
         which += f"{counted(spec.episodes.number, 'episode')}, "
         which += counted(summary.num_trials, "trial")
@@ -83,8 +83,17 @@ def _search(checked: Preflight, summary: PlanSummary) -> str:
         )
     return (
         f"Study {spec.name!r}: {which} of {methods}, compared by {spec.search.metric}; {stops}."
-        f"{first}"
+        f"{_planless(checked, summary)}{first}"
     )
+
+
+def _planless(checked: Preflight, summary: PlanSummary) -> str:
+    """Say how many points of a grid are never run, where all of them were planned."""
+    number = round(summary.infeasible * summary.num_sampled)
+    if not (summary.is_exact and number) or checked.spec.privacy.mode.is_public_search:
+        return ""
+    has = "has" if number == 1 else "have"
+    return f" {number} of the grid's {summary.num_sampled} points {has} no plan."
 
 
 def _probes(figures: ProbingFigures) -> str:

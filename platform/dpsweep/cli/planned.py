@@ -14,7 +14,7 @@ from dpsweep.planning.forecast import Estimate, estimate
 from dpsweep.planning.preflight import Preflight, preflight, valid
 from dpsweep.planning.pretrain import plan_pretraining
 from dpsweep.planning.sample import Sample, draw_sample
-from dpsweep.planning.summary import PlanSummary, expected_trials, summarize_plan
+from dpsweep.planning.summary import PlanSummary, summarize_plan
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import launch_note
 
@@ -59,7 +59,7 @@ def planned(checked: Preflight, on_stage: Callable[[str], None] = lambda _: None
         checked=checked,
         sample=sample,
         summary=summary,
-        estimate=estimate(checked, sample.tasks, num_trials=expected_trials(checked)),
+        estimate=estimate(checked, sample.tasks, num_trials=summary.num_trials),
         pretrain=plan_pretraining(checked.spec),
         dataset=dataset_left(checked, summary.study_epsilon),
         refused=launch_note(checked.spec),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -102,6 +103,21 @@ def _factors(before: Mapping[str, Any], after: Mapping[str, Any]) -> dict[str, f
     """Return by what a final run multiplies the learning rates of its trial."""
     changed = {k: v for k, v in before.items() if isinstance(v, float) and v and after[k] != v}
     return {k: after[k] / v for k, v in changed.items() if k.startswith("optim.") and after[k]}
+
+
+def expected_trials(checked: Preflight, sample: Sample) -> int:
+    """Return how many trials will run; under ``select`` their expected number, rounded up.
+
+    Points of a grid without a plan are none, where all of it was planned: not of a search on public
+    records, whose plans are others.
+    """
+    spec = checked.spec
+    if spec.privacy.mode.is_sealed:
+        return math.ceil(spec.privacy.selection.mean)
+    is_probing, is_public = spec.final_trial is not None, spec.privacy.mode.is_public_search
+    if is_probing or is_public or not sample.is_exact:
+        return checked.num_trials
+    return min(checked.num_trials, len(sample.tasks))
 
 
 def draw_sample(checked: Preflight, num_samples: int = 2 * NUM_SAMPLED) -> Sample:

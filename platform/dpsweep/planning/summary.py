@@ -6,7 +6,6 @@ of a search can be compared before one is chosen.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -34,7 +33,13 @@ from dpsweep.planning.rungs import (
     signal_span,
     with_extremes,
 )
-from dpsweep.planning.sample import FinalFigures, Sample, draw_sample, final_figures
+from dpsweep.planning.sample import (
+    FinalFigures,
+    Sample,
+    draw_sample,
+    expected_trials,
+    final_figures,
+)
 from dpsweep.planning.start import StartSummary
 from dpsweep.privacy.modes import COMPOSED, MODES, PUBLIC, SELECT, Mode
 from dpsweep.privacy.terms import PrivacyTerms
@@ -68,7 +73,7 @@ class PlanSummary:
     """The summary of a sweep before it runs.
 
     Attributes:
-        num_trials: Trials that will run; under ``select`` the expected number.
+        num_trials: Trials that will run (``expected_trials``).
         num_sampled: Configurations drawn for the figures below; of a grid all of them, up to
             ``MAX_GRID_PLANNED``.
         infeasible: Share of them that have no plan within the budget.
@@ -227,7 +232,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     """
     spec, privacy = checked.spec, checked.spec.privacy
     sample = sample or draw_sample(checked)
-    tasks = sample.tasks
+    tasks, num_trials = sample.tasks, expected_trials(checked, sample)
     private = [task for task in tasks if task.is_private]
     probing = None if spec.final_trial is None else Probing(checked).figures
     charged = _charged_sample(checked, sample) if len(private) == len(tasks) else []
@@ -237,7 +242,7 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
     episodes = None if spec.episodes is None else spec.episodes.number
     if charged:
         priced = private if sample.is_exact else charged
-        composed = composed_epsilon(checked, priced, expected_trials(checked) // (episodes or 1))
+        composed = composed_epsilon(checked, priced, num_trials // (episodes or 1))
         if probing is None and spec.subset_rate is None:
             figures = filter_figures(checked, charged)
         if privacy.study_epsilon is not None and privacy.mode.is_filtered:
@@ -253,13 +258,14 @@ def summarize_plan(checked: Preflight, sample: Sample | None = None) -> PlanSumm
         None if episodes or is_exact else composed,
         selection,
         sampling,
+        num_trials=num_trials,
         is_gaussian=is_gaussian,
     )
     chosen = modes[privacy.accounting]
     spread = tasks if sample.is_exact else with_extremes(checked, tasks)
     rungs, signal = rung_figures(checked, spread), signal_span(checked, spread)
     return PlanSummary(
-        num_trials=expected_trials(checked),
+        num_trials=num_trials,
         num_sampled=sample.num_drawn,
         infeasible=1 - len(tasks) / sample.num_drawn,
         is_exact=sample.is_exact,
@@ -318,14 +324,6 @@ def _plan_facts(checked: Preflight, tasks: Sequence[TrialTask]) -> dict[str, tup
     return {name: (min(values), max(values)) for name, values in by_name.items()}
 
 
-def expected_trials(checked: Preflight) -> int:
-    """Return how many trials will run; under ``select`` their expected number, rounded up."""
-    privacy = checked.spec.privacy
-    if privacy.mode.is_sealed:
-        return math.ceil(privacy.selection.mean)
-    return checked.num_trials
-
-
 def _charged_sample(checked: Preflight, sample: Sample) -> Sequence[TrialTask]:
     """Return the tasks by which a sweep chooses its filter and what its selection is charged."""
     if checked.spec.final_trial is not None:
@@ -344,12 +342,13 @@ def _modes(
     selection: SelectionFigures | None,
     sampling: str,
     *,
+    num_trials: int,
     is_gaussian: bool,
 ) -> dict[str, ModeCost | None]:
     modes: dict[str, ModeCost | None] = dict.fromkeys(MODES)
     if not private or composed is None:
         return modes
-    privacy, num_trials = checked.spec.privacy, expected_trials(checked)
+    privacy = checked.spec.privacy
     assumes = f"{counted(num_trials, 'trial')}, all run to the end"
     accountant = "rdp"
     if privacy.mode.is_filtered and privacy.study_epsilon is not None:

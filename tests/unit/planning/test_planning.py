@@ -112,6 +112,41 @@ def test_the_share_of_a_grid_is_exact():
     assert summary.infeasible == pytest.approx(9 / 27)
 
 
+INFEASIBLE = "search.space.noise.noise_multiplier={choice: [0.2, 0.3, 0.4, 20]}"
+NOT_MEASURED = {"seconds_per_trial": None, "because": "-"}
+
+
+@pytest.mark.parametrize("privacy", ["unaccounted", "composed, study_epsilon: 9"])
+def test_points_of_a_grid_without_a_plan_are_no_trials(privacy):
+    sets = [INFEASIBLE, "search.space.train.max_steps=20", "search.space.optim.lr=1"]
+    plans = checked(privacy, sampler="grid", sets=sets)
+    summary = summarize_plan(plans)
+    (task,) = draw_sample(plans).tasks
+    assert (summary.num_trials, summary.num_sampled, summary.infeasible) == (1, 4, 0.75)
+    alone = epsilon_of(task.full_plan, delta=1e-5, accountant="rdp")
+    assert summary.composed_epsilon == pytest.approx(alone, rel=1e-12)
+    words = " ".join(plan_words(plans, summary, NOT_MEASURED, None))
+    assert "'planned': 1 of 4 configurations of the grid of dp_sgd, compared" in words
+    assert "3 of the grid's 4 points have no plan." in words
+    if privacy == "unaccounted":
+        assert summary.modes["composed"].assumes == "1 trial, all run to the end"
+    else:
+        assert "It fits into the study's budget, even if it runs to its end." in words
+        declared = checked(f"{privacy}, composition: declared", sampler="grid", sets=sets)
+        words = plan_words(declared, summarize_plan(declared), NOT_MEASURED, None)
+        assert "It fits into the study's budget, even if it runs to its end." in words
+
+
+@pytest.mark.parametrize(("wanted", "number"), [(2, 2), (30, 9)])
+def test_no_more_trials_than_wanted_are_counted_of_a_grid(wanted, number):
+    plans = checked(sampler="grid", num_trials=f"num_trials: {wanted}", sets=[INFEASIBLE])
+    summary = summarize_plan(plans)
+    assert summary.num_trials == number
+    words = " ".join(plan_words(plans, summary, NOT_MEASURED, None))
+    assert f"{number} of 36 configurations of the grid" in words
+    assert "27 of the grid's 36 points have no plan" in words
+
+
 TOO_LITTLE = [0.2 + n / 1000 for n in range(40)]  # noise, of which one step costs too much
 
 
