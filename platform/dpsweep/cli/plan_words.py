@@ -164,25 +164,30 @@ def _time(summary: PlanSummary, forecast: Mapping[str, Any]) -> str:
         if summary.composition == "declared" and summary.declared is not None:
             fits = summary.declared.num_trials
         number = min(number, max(fits, 1))
-    share = number / max(summary.num_trials, 1)
+    share = of_disk = number / max(summary.num_trials, 1)  # each trial keeps its checkpoints
     barrier = None if summary.declared is None else summary.declared.barrier
     if barrier is not None:
         before = barrier.steps / barrier.num_steps
         share *= before + min(barrier.keep / number, 1.0) * (1 - before)
     where = ""
-    seconds = forecast["slot_seconds"] * share
+    final = forecast["final_run_seconds"] or 0.0  # once, however few the trials
+    seconds = (forecast["slot_seconds"] - final) * share
     if forecast["wall_seconds"] is not None:
-        seconds = max(forecast["wall_seconds"] * share, forecast["seconds_per_trial"][1])
+        trials_s = (forecast["wall_seconds"] - final) * share
+        seconds = max(trials_s, forecast["seconds_per_trial"][1])
         where = f" on {counted(forecast['slots'], 'slot')} of this machine"
     trials = counted(float(number), "trial")
     ends = "run to its end" if number == 1 else "all run to their ends"
     if barrier is not None:
         ends = f"{barrier.keep} of them to the end"
+    seconds += final
     takes = "Less than a second" if seconds < 1 else f"Roughly {duration(seconds)}"
     text = f"{takes} of training{where} for {trials}, {ends}"
     if forecast["start_seconds"]:
         text += f", plus about {forecast['start_seconds']:.0f} s to start and to end the study"
-    return f"{text}; roughly {size(forecast['disk_bytes'] * share)} of disk."
+    fixed = forecast["disk_bytes_beside_trials"]
+    disk = fixed + (forecast["disk_bytes"] - fixed) * of_disk
+    return f"{text}; roughly {size(disk)} of disk."
 
 
 def declared_words(summary: PlanSummary) -> str:

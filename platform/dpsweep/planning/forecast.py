@@ -41,11 +41,13 @@ class Estimate:
 
     Attributes:
         trial_s: Shortest and longest trial of the sample in seconds, or None: not measured.
-        slot_s: Seconds that all trials together occupy a slot.
+        slot_s: Seconds that all trials together occupy a slot, and the final run on other records.
         slots: Trials at once on this machine, or None for a cluster not looked at.
         wall_s: ``slot_s`` over the slots that are used.
+        final_s: Seconds of that final run, which are in both; 0 without one.
         disk_bytes: Checkpoints (the last two and best of each trial), ledgers and journal; with
             tracking a new store, the best model, page and pictures. Not the features of records.
+        fixed_bytes: Those of them that are there however many trials are run.
         checkpoint_bytes: Largest checkpoint that was measured.
         measured: Configurations that were measured.
         start_s: What a study takes to start and to end on a machine like this one, or None for a
@@ -58,7 +60,9 @@ class Estimate:
     slot_s: float | None = None
     slots: int | None = None
     wall_s: float | None = None
+    final_s: float = 0.0
     disk_bytes: int | None = None
+    fixed_bytes: int | None = None
     checkpoint_bytes: int | None = None
     measured: int = 0
     start_s: float | None = None
@@ -72,7 +76,9 @@ class Estimate:
             "slot_seconds": self.slot_s,
             "slots": self.slots,
             "wall_seconds": self.wall_s,
+            "final_run_seconds": self.final_s or None,
             "disk_bytes": self.disk_bytes,
+            "disk_bytes_beside_trials": self.fixed_bytes,
             "checkpoint_bytes": self.checkpoint_bytes,
             "configurations_measured": self.measured,
             "start_seconds": self.start_s,
@@ -167,16 +173,20 @@ def estimate(
     used = None if slots is None else min(slots, num_trials)
     # The last trials leave slots idle: no sweep ends before its longest trial.
     wall_s = None if used is None else max(slot_s / used, max(seconds))
+    final_s = 0.0
     if checked.rest is not None:  # one run after them, in batches that grow with its records
         final_s = fmean(seconds) * checked.rest.info.num_private / checked.info.num_private
         slot_s += final_s
         wall_s = None if wall_s is None else wall_s + final_s
+    fixed = _beside_trials(spec, checkpoint)
     return Estimate(
         trial_s=(min(seconds), max(seconds)),
         slot_s=slot_s,
         slots=slots,
         wall_s=wall_s,
-        disk_bytes=round(num_trials * per_trial + _beside_trials(spec, checkpoint)),
+        final_s=final_s,
+        disk_bytes=round(num_trials * per_trial + fixed),
+        fixed_bytes=fixed,
         checkpoint_bytes=checkpoint,
         measured=len(measured),
         start_s=None if slots is None else _START_S + _STAGE_S * (_num_stages(checked) - 1),

@@ -332,6 +332,22 @@ def test_time_and_disk_are_measured_without_opening_the_data(monkeypatch):
     assert found.disk_bytes > 2 * plans.num_trials * found.checkpoint_bytes
 
 
+def test_a_trial_less_takes_no_disk_of_what_a_study_has_beside_them():
+    """Of a budget for 1 of 10,000 trials the whole study had a ten-thousandth of its disk."""
+    plans = checked("composed, study_epsilon: 3", sets=["tracking.uri=sqlite:///mlflow.db"])
+    tasks, summary = draw_sample(plans).tasks, summarize_plan(plans)
+    fits = int(summary.composed.fits[1])
+    assert 1 <= fits < 6
+    disks = set()
+    for number in (fits, 6, 10_000):
+        wanted = dataclasses.replace(summary, num_trials=number)
+        figures = estimate(plans, tasks, num_trials=number).to_dict()
+        assert 6_000_000 < figures["disk_bytes_beside_trials"] < figures["disk_bytes"]
+        disks.add(plan_words(plans, wanted, figures, None)[2].rpartition("; roughly ")[2])
+    assert len(disks) == 1
+    assert " MB of disk." in disks.pop()
+
+
 def test_longer_trials_take_longer():
     plans = checked()
     tasks = draw_sample(plans).tasks

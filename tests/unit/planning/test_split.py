@@ -7,8 +7,9 @@ from raw_specs import changed, mistakes
 from split_studies import split_spec
 from whole_studies import cli_here
 
+from dpsweep.cli.plan_words import duration, plan_words, size
 from dpsweep.planning.costs.composition import choose_composition, declare
-from dpsweep.planning.forecast import estimate
+from dpsweep.planning.forecast import Estimate, estimate
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.sample import draw_sample, final_figures
 from dpsweep.planning.summary import summarize_plan
@@ -109,6 +110,22 @@ def test_the_forecast_counts_the_final_run(raw):
     low, high = figures.trial_s
     least, most = (seconds * (2 + 755 / 324) for seconds in (low, high))
     assert least * (1 - 1e-9) <= figures.slot_s <= most * (1 + 1e-9)
+    assert figures.slot_s * (755 / 324) / (2 + 755 / 324) == pytest.approx(figures.final_s)
+
+
+@pytest.mark.parametrize("wall_s", [700.0, None])
+def test_the_final_run_takes_its_time_however_few_trials_fit(raw, wall_s):
+    checked = checked_of(raw, {"search/num_trials": 600})
+    summary = summarize_plan(checked)
+    fits = int(summary.composed.fits[1])
+    assert 1 <= fits < 60
+    figures = Estimate(
+        trial_s=(1.0, 1.0), slot_s=700.0, slots=1, wall_s=wall_s, final_s=100.0,
+        disk_bytes=6_600, fixed_bytes=600,
+    )  # fmt: skip
+    words = plan_words(checked, summary, figures.to_dict(), None)[2]
+    assert f"Roughly {duration(100 + fits)} of training" in words
+    assert f"roughly {size(600 + 10 * fits)} of disk" in words
 
 
 def test_dpsweep_plan_says_what_is_run_where_and_what_is_claimed(raw, tmp_path):
