@@ -81,8 +81,9 @@ def _search(checked: Preflight, summary: PlanSummary) -> str:
             f" All this is on {counted(part, 'declared private record')}; the best one is then run "
             f"once, on the {rest} others."
         )
+    by = " and ".join(spec.search.objectives or (spec.search.metric,))
     return (
-        f"Study {spec.name!r}: {which} of {methods}, compared by {spec.search.metric}; {stops}."
+        f"Study {spec.name!r}: {which} of {methods}, compared by {by}; {stops}."
         f"{_planless(checked, summary)}{first}"
     )
 

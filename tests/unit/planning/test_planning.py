@@ -298,6 +298,12 @@ def test_every_epsilon_of_the_record_has_its_terms():
     json.dumps(record, allow_nan=False)
 
 
+def test_both_objectives_are_named():
+    plans = checked(sampler="tpe", sets=["search.objectives=[validation/accuracy, dp/epsilon]"])
+    words = plan_words(plans, summarize_plan(plans), NOT_MEASURED, None)[0]
+    assert "of dp_sgd, compared by validation/accuracy and dp/epsilon; each runs" in words
+
+
 def test_planning_is_repeatable():
     assert summarize_plan(checked()).to_dict() == summarize_plan(checked()).to_dict()
 
