@@ -102,6 +102,15 @@ def test_a_grid_declares_each_of_its_points(tmp_path):
         )  # fmt: skip
 
 
+def test_points_without_a_plan_take_no_place_of_those_that_are_declared(tmp_path):
+    """A study goes on to the points behind them, which were not declared and so not run."""
+    space = {**SPACE, "optim.lr": 1.0, "noise.noise_multiplier": {"choice": [0.3, 0.4, 4, 5, 6]}}
+    study = checked(tmp_path, search={"space": space, "sampler": "grid", "num_trials": 2})
+    noises = {c.event.noise_multiplier for c in choose_composition(study).classes}
+    assert noises == {4.0, 5.0}
+    assert declared_figures(study).num_trials == summarize_plan(study).num_trials == 2
+
+
 def test_a_budget_for_no_trial_is_refused(tmp_path):
     """Training and scores are on different records, so a trial alone is within its own cap."""
     raw = {"trial_epsilon": 1.0, "study_epsilon": 1.0, "accountant": "pld"}

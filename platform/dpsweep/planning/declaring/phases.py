@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.planning.preflight import Preflight
@@ -64,8 +65,10 @@ def phases_of(checked: Preflight, task: TrialTask) -> Phases:
 
 
 def _grid(checked: Preflight) -> list[TrialTask]:
-    tried = checked.try_points(checked.space.grid()[: checked.num_trials])
-    return [task for task in tried if isinstance(task, TrialTask)]
+    """Return as many points as there are trials; a study passes over those without a plan, too."""
+    tried = checked.try_points(checked.space.grid())
+    planned = (task for task in tried if isinstance(task, TrialTask))
+    return list(islice(planned, checked.num_trials))
 
 
 def only_task(checked: Preflight) -> TrialTask:
