@@ -94,6 +94,8 @@ def masked(text: str) -> str:
 
     >>> masked("no answer from http://me:secret@host:5000/x?token=abc&a=1")
     'no answer from http://me:***@host:5000/x?token=***&a=1'
+    >>> masked("http://me:a@b@host"), masked("from http://me:a@b@host to http://you:c@d@other")
+    ('http://me:***@host', 'from http://me:***@host to http://you:***@other')
     >>> masked("http://token@host")
     'http://***@host'
     >>> masked("postgresql://me@db/studies")
@@ -103,15 +105,22 @@ def masked(text: str) -> str:
     >>> masked("connection to host=db user=me password=secret failed")
     'connection to host=db user=me password=*** failed'
     """
-    text = re.sub(r"(sql(?:\+\w+)?://[^/\s@:]*:)[^\s@]+@", r"\1***@", text)
-    text = re.sub(r"(://[^/\s@:]*:)[^/\s@]+@", r"\1***@", text)
+    text = re.sub(rf"(sql(?:\+\w+)?://{_DB_USER}):[^\s@]+@(?:(?:(?!://)\S)*@)?", r"\1:***@", text)
+    text = re.sub(rf"(://{_USER}):{_NO_PORT}(?:(?!://)[^\s@])+@{_MORE}", r"\1:***@", text)
     # A name alone may be a token; the user of a database is none.
-    text = re.sub(r"(?<![\w+])((?!\w*sql(?:\+\w+)?:)[\w+.-]*://)[^/\s@:]+:?@", r"\1***@", text)
+    text = re.sub(rf"(?<![\w+])({_NO_SQL}[\w+.-]*://)[^/\s@:]+:?@{_MORE}", r"\1***@", text)
     text = re.sub(r"(?i)([?&][^=&\s]*(?:password|token|secret|key)=)[^&\s'\"]*", r"\1***", text)
     # Addresses of PostgreSQL have another form, too: words, and values in quotes or without.
     return re.sub(r"(?i)\b(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&'\"]+)", r"\1***", text)
 
 
+# A password may have an "@" itself: libraries split an address at the last one before its host. A
+# name of a user may have one, too; digits up to a slash are a port then, and no password.
+_NO_PORT = r"(?!\d*/)"
+_USER = r"(?!\[)(?:(?!@\[)[^/\s:])*"
+_DB_USER = rf"(?:[^/\s@:]*(?=:)|{_USER}(?=:{_NO_PORT}))"
+_MORE = r"(?:[^/\s@]*@)*"
+_NO_SQL = r"(?!\w*sql(?:\+\w+)?:)"
 _SQLITE = "sqlite:///"
 _SERVERS = ("postgresql", "mysql", "mssql")
 _SCHEMES = ("sqlite", *_SERVERS, "http", "https", "databricks", "uc")

@@ -113,7 +113,7 @@ def addresses(server: str, state: TrackingState, query: str = "") -> dict[str, s
         state: Of the tracker.
         query: What stands before the ``#``, with its question mark.
     """
-    server = re.sub(r"(://)[^/\s@]*@", r"\1", server)
+    server = re.sub(r"(://)[^/\s]*@", r"\1", server)
     experiment = state.store.rpartition("#")[2]
     if state.parent_run_id is None or not experiment:
         return {}
