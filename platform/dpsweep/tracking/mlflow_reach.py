@@ -9,8 +9,8 @@ import logging
 import os
 import re
 import threading
-import uuid
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlparse
@@ -48,10 +48,14 @@ _ENVIRONMENT = {
 }
 # Opens the views for training runs; without it MLflow may take a sweep for a chat application.
 _EXPERIMENT_TAGS = {"mlflow.experimentKind": "custom_model_development"}
+_FORBIDDEN = 403
 _REFUSALS = {
     401: "refuses the credentials (401)",
-    403: "does not let this user in (403)",
+    _FORBIDDEN: "does not let this user in (403)",
 }
+
+_FILES = "/api/2.0/mlflow-artifacts/artifacts"
+_CHECK = "dpsweep-check.txt"
 
 
 def quiet() -> None:
@@ -120,8 +124,10 @@ def refuse_unreachable(uri: str, experiment: str) -> None:
     """Refuse a store that cannot take a study's runs, as far as can be asked in seconds.
 
     Of an http address a small file is stored and deleted where the server keeps the files of runs
-    itself. A SQL server is asked for one connection. Of a SQLite file the experiment alone is
-    looked at.
+    itself: below the experiment, whose users may write there. Of a new one it is at the root, and
+    a 403 says nothing: servers that know users judge that place by another right. A user who may
+    not delete leaves the file, which has one name for all. A SQL server is asked for one
+    connection. Of a SQLite file the experiment alone is looked at.
 
     Raises:
         BadInputError: It does not answer within ``PATIENCE_S``, refuses the credentials, is no
@@ -172,7 +178,9 @@ def _ask(uri: str, experiment: str) -> None:
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
 
-    def request(endpoint: str, method: str = "GET", **more: Any) -> Any:
+    def request(
+        endpoint: str, method: str = "GET", *, is_403_fine: bool = False, **more: Any
+    ) -> Any:
         try:
             answer = http_request(
                 get_default_host_creds(uri),
@@ -185,7 +193,8 @@ def _ask(uri: str, experiment: str) -> None:
             )
         except Exception as error:  # whatever requests and MLflow raise
             raise _away(uri, cause_of(error)) from error
-        if answer.status_code in _REFUSALS:
+        is_fine = is_403_fine and answer.status_code == _FORBIDDEN
+        if answer.status_code in _REFUSALS and not is_fine:
             problem = f"the MLflow server at {masked(uri)} {_REFUSALS[answer.status_code]}"
             raise BadInputError(problem, fix=CREDENTIALS)
         return answer
@@ -203,8 +212,11 @@ def _ask(uri: str, experiment: str) -> None:
     there = body.get("experiment", {})
     _refuse_deleted(uri, experiment, there.get("experiment_id"), there.get("lifecycle_stage"))
     place = there.get("artifact_location")
-    if place is None:  # a new experiment gets one below the server's root, as this one has
-        asked = request("/api/2.0/mlflow/experiments/get", params={"experiment_id": "0"})
+    is_new = place is None
+    if is_new:  # it gets one below the server's root, as this one has
+        asked = request(
+            "/api/2.0/mlflow/experiments/get", params={"experiment_id": "0"}, is_403_fine=True
+        )
         place = asked.json().get("experiment", {}).get("artifact_location") if asked.ok else None
     if place is None:
         return
@@ -217,8 +229,18 @@ def _ask(uri: str, experiment: str) -> None:
             "that both can write",
         )
     if kind.scheme == "mlflow-artifacts":
-        path = f"/api/2.0/mlflow-artifacts/artifacts/dpsweep-check-{uuid.uuid4().hex}.txt"
-        stored = request(path, "PUT", data=b"checks that files can be stored\n")
+        folder = "" if is_new else kind.path.strip("/")
+        path = "/".join(filter(None, (_FILES, folder, _CHECK)))
+        stored = request(path, "PUT", data=b"checks that files can be stored\n", is_403_fine=True)
+        if stored.status_code == _FORBIDDEN:
+            if is_new:  # who makes an experiment may write below it, and not at the root
+                return
+            raise BadInputError(
+                f"the MLflow server at {masked(uri)} does not let this user store files in "
+                f"experiment {experiment!r} (403)",
+                because=_reason(stored.text),
+                fix=f"{CREDENTIALS}, or choose another tracking.experiment",
+            )
         if not stored.ok:
             raise BadInputError(
                 f"the MLflow server at {masked(uri)} cannot store files of runs "
@@ -226,7 +248,8 @@ def _ask(uri: str, experiment: str) -> None:
                 because=_reason(stored.text),
                 fix="let it write to its --artifacts-destination",
             )
-        request(path, "DELETE")
+        with suppress(BadInputError):  # who may write may not be let delete
+            request(path, "DELETE")
 
 
 def _refuse_deleted(uri: str, name: str, experiment_id: Any, stage: str | None) -> None:

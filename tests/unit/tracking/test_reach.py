@@ -20,7 +20,8 @@ EXPERIMENT = {"experiment": {"experiment_id": "1", "artifact_location": "mlflow-
 
 
 class Stub:
-    """Answers as a server would: a status and a body for each method."""
+    """Answers as a server would: a status and a body for each method, or one that says them of a
+    path."""
 
     def __init__(self, **answers) -> None:
         self.asked: list[tuple[str, str, str | None]] = []
@@ -30,7 +31,8 @@ class Stub:
             def _answer(self) -> None:
                 stub.asked.append((self.command, self.path, self.headers.get("Authorization")))
                 self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                status, body = answers.get(self.command, (200, {}))
+                answer = answers.get(self.command, (200, {}))
+                status, body = answer(self.path) if callable(answer) else answer
                 text = body if isinstance(body, str) else json.dumps(body)
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(text)))
@@ -105,6 +107,56 @@ def test_files_that_cannot_be_stored_are_one_clear_line(stub, tmp_path) -> None:
     error = refused(local.uri)
     assert f"runs in {tmp_path}/taken/files, which cannot be written" in error.message
     assert "--serve-artifacts" in error.fix
+
+
+FILES = "/api/2.0/mlflow-artifacts/artifacts"
+DENIED = (403, "Permission denied")
+
+
+def test_a_user_of_one_experiment_begins_a_study_in_it(stub) -> None:
+    """MLflow's basic-auth judges the root of the files by another right than an experiment."""
+    files = [f"{FILES}/1/dpsweep-check.txt"]
+    server = stub(
+        GET=(200, EXPERIMENT),
+        PUT=lambda path: (200, {}) if path.startswith(f"{FILES}/1/") else DENIED,
+        DELETE=DENIED,  # of who may write, and no more: what stays is one file
+    )
+    choice = SimpleNamespace(kind="mlflow", uri=server.uri, experiment=None)
+    for _ in range(2):
+        refuse_unreachable(choice, "digits")
+    assert {path for method, path, _ in server.asked if method == "PUT"} == set(files)
+
+
+def test_an_experiment_in_a_folder_of_its_own_is_tried_there(stub) -> None:
+    place = {"experiment_id": "7", "artifact_location": "mlflow-artifacts:/workspaces/lab/7/"}
+    server = stub(GET=(200, {"experiment": place}))
+    refuse_unreachable(SimpleNamespace(kind="mlflow", uri=server.uri, experiment=None), "digits")
+    paths = [path for _, path, _ in server.asked[1:]]
+    assert paths == [f"{FILES}/workspaces/lab/7/dpsweep-check.txt"] * 2
+
+
+@pytest.mark.parametrize("sees_default", [True, False])
+def test_who_may_not_write_at_the_root_begins_a_new_experiment(stub, sees_default: bool) -> None:
+    root = {"experiment": {"artifact_location": "mlflow-artifacts:/0"}}
+
+    def get(path: str):
+        if "get-by-name" in path:
+            return 404, {"error_code": "RESOURCE_DOES_NOT_EXIST"}
+        return (200, root) if sees_default else DENIED
+
+    server = stub(GET=get, PUT=DENIED)
+    refuse_unreachable(SimpleNamespace(kind="mlflow", uri=server.uri, experiment=None), "digits")
+    paths = [path for method, path, _ in server.asked if method != "GET"]
+    assert paths == [f"{FILES}/dpsweep-check.txt"] * sees_default
+
+
+def test_who_may_not_write_into_an_experiment_is_told_so(stub) -> None:
+    error = refused(stub(GET=(200, EXPERIMENT), PUT=DENIED).uri)
+    assert "does not let this user store files in experiment 'digits' (403)" in error.message
+    assert error.because == "Permission denied"
+    assert error.fix.endswith("or choose another tracking.experiment")
+    unknown = refused(stub(GET=(200, EXPERIMENT), PUT=(401, "who are you")).uri)
+    assert "refuses the credentials (401)" in unknown.message
 
 
 def test_something_else_at_the_address_is_told(stub) -> None:
