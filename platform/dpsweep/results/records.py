@@ -23,11 +23,19 @@ class Records(Protocol):
     """The records of one study, wherever they are kept.
 
     ``source`` says where they were read, in a line that stands beside every result; empty for the
-    study's own files, which are the authority.
+    study's own files, which are the authority. ``incomplete`` are the ended trials whose
+    configurations may not be whole there.
     """
 
     name: str
-    source: str
+
+    @property
+    def source(self) -> str:
+        """Words on where they were read."""
+
+    @property
+    def incomplete(self) -> Sequence[int]:
+        """Numbers of trials."""
 
     @property
     def files(self) -> StudyFiles:
@@ -69,6 +77,7 @@ class LocalRecords:
     """
 
     source = ""
+    incomplete: Sequence[int] = ()
 
     def __init__(self, files: StudyFiles) -> None:
         self._files, self.name = files, files.name

@@ -84,6 +84,11 @@ class SweepResult:
         return self._records.source
 
     @property
+    def incomplete(self) -> Sequence[int]:
+        """Numbers of ended trials whose configurations a tracking store may not have whole."""
+        return self._records.incomplete
+
+    @property
     def state(self) -> str:
         """``running``, ``finished``, ``interrupted`` or ``failed``; a killed run is interrupted.
 

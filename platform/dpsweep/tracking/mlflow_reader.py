@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.blotting import blotted
 from dpsweep.foundation.errors import BadInputError, StudyError
+from dpsweep.foundation.servers import cause_of
 from dpsweep.spec.tracking import TrackingSpec, database_of, masked
 from dpsweep.tracking.labels import downgraded_tags
 from dpsweep.tracking.mlflow_models import REGISTERED
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from mlflow import MlflowClient
 
 _PAGE = 1000
+_HEADINGS = ("The following failures occurred", "##### File")
+_UP = "see that its server is up and lets you in, or that its file is whole"
+_SERVES = "ask again if its server was busy; see that it serves artifacts and lets you in"
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,7 @@ class StoredRun:
         tags: Name to text.
         params: Name to text.
         metrics: Name to last value.
+        artifact_uri: Where its files are.
     """
 
     run_id: str
@@ -48,6 +53,7 @@ class StoredRun:
     tags: dict[str, str]
     params: dict[str, str]
     metrics: dict[str, float]
+    artifact_uri: str = ""
 
     @property
     def plan(self) -> dict[str, str]:
@@ -108,24 +114,22 @@ class MLflowReader:
 
     def __init__(self, uri: str | None = None) -> None:
         uri = uri or default_uri()
-        self.shown_uri = masked(uri)
+        self._uri, self.shown_uri = uri, masked(uri)
         with self._explained():
             self._client = open_client(uri)
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _explained(self, of: str = "", fix: str = _UP) -> Iterator[None]:
         """Say which store could not be read, whatever MLflow, SQLAlchemy or requests raise."""
         try:
             yield
         except (BadInputError, MemoryError):
             raise
         except Exception as error:
-            words = blotted(str(error)).strip().split("\n")[0][:300]
-            because = masked(words) or type(error).__name__
             raise BadInputError(
-                f"tracking store {self.shown_uri} cannot be read",
-                because=because,
-                fix="see that its server is up and lets you in, or that its file is whole",
+                f"{of}tracking store {self.shown_uri} cannot be read",
+                because=_first_line(error) or type(error).__name__,
+                fix=fix,
             ) from error
 
     def studies(self, experiment: str | None = None, name: str | None = None) -> list[StoredRun]:
@@ -197,6 +201,7 @@ class MLflowReader:
                 dict(data.tags),
                 dict(data.params),
                 dict(data.metrics),
+                run.info.artifact_uri or "",
             )
 
     def history(self, run: StoredRun, metric: str) -> list[tuple[int, float]]:
@@ -223,13 +228,55 @@ class MLflowReader:
             }
 
     def text(self, run: StoredRun, name: str) -> str | None:
-        """Return a file of a run as text; None if the store does not hand it out."""
-        with tempfile.TemporaryDirectory() as folder:
+        """Return a file of a run as text; None if the run has no such file.
+
+        Raises:
+            BadInputError: Whether it has one cannot be said now, or the store keeps it from us.
+        """
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+        from mlflow.utils.uri import add_databricks_profile_info_to_artifact_uri
+
+        # By its address: by the run's id MLflow says of each error that there is no such file.
+        with (
+            self._explained(f"{name} of run {run.run_id} in ", _SERVES),
+            tempfile.TemporaryDirectory() as folder,
+        ):
+            uri = add_databricks_profile_info_to_artifact_uri(run.artifact_uri, self._uri)
+            files = get_artifact_repository(uri, tracking_uri=self._uri)
             try:
-                path = self._client.download_artifacts(run.run_id, name, folder)
-                return Path(path).read_text()
-            except Exception:  # whatever the store of artifacts raises: it has no such file for us
-                return None
+                return Path(files.download_artifacts(name, folder)).read_text()
+            except Exception as error:  # whatever the store of artifacts raises
+                if _is_missing(error) or not _lists(files, name):
+                    return None
+                raise
+
+
+def _is_missing(error: Exception) -> bool:
+    code = getattr(error, "error_code", "")
+    return code == "RESOURCE_DOES_NOT_EXIST" or "404 Client Error" in str(error)
+
+
+def _lists(files: Any, name: str) -> bool:
+    """Say whether a store of artifacts has a file, which one that failed to hand it out may not.
+
+    A server that keeps files in a bucket answers 500 for one that is missing.
+    """
+    try:
+        return any(each.path == name for each in files.list_artifacts())
+    except Exception as error:
+        if _is_missing(error):
+            return False
+        raise
+
+
+def _first_line(error: Exception) -> str:
+    """Return what an error says, in a line without secrets."""
+    text = str(error)
+    if "Caused by" in text:  # of urllib3, behind the whole address
+        text = cause_of(error)
+    lines = masked(blotted(text)).strip().split("\n")
+    # Of a file MLflow says first that it failed, and which, and then why.
+    return next((line for line in lines if not line.startswith(_HEADINGS)), lines[0])[:300]
 
 
 def _pages(search: Callable[..., Any]) -> Iterator[Any]:

@@ -20,7 +20,9 @@ from dpsweep.tracking.schema import finite
 class TaggedRuns(Protocol):
     """The runs of a study, as far as claims are read from them."""
 
-    source: str
+    @property
+    def source(self) -> str:
+        """Words on where they were read."""
 
     @property
     def tags(self) -> Mapping[str, str]:

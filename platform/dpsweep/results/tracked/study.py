@@ -92,17 +92,34 @@ class StoredRecords:
         reader: Of the store.
         run: The study's own run.
     Raises:
-        StudyError: The store does not hand out the study's spec.
+        BadInputError: The store cannot be read, or does not hand out the study's spec.
     """
 
     def __init__(self, reader: MLflowReader, run: StoredRun) -> None:
         self._reader, self.run, self.name = reader, run, run.study
         self._trials = reader.trials(run)
         self._models = reader.models(run)
-        self.source = (
-            f"read from the tracking store {reader.shown_uri}, which whoever may write there can "
-            "change: the authority is the study's ledger"
+        self._incomplete: set[int] = set()
+
+    @property
+    def source(self) -> str:
+        """Words on where it was read, and what was not there."""
+        place = (
+            f"read from the tracking store {self._reader.shown_uri}, which whoever may write there "
+            "can change: the authority is the study's ledger"
         )
+        if not self._incomplete:
+            return place
+        trials = ", ".join(map(str, self.incomplete))
+        return (
+            f"{place}; trial.json of trial {trials} cannot be read there, so that the "
+            "configuration may be incomplete"
+        )
+
+    @property
+    def incomplete(self) -> Sequence[int]:
+        """Numbers of trials that have ended and whose configurations may lack something."""
+        return sorted(self._incomplete)
 
     @property
     def files(self) -> StudyFiles:
@@ -186,10 +203,17 @@ class StoredRecords:
         )
 
     def _config(self, number: int, run: StoredRun) -> dict[str, Any]:
-        """Return a trial's configuration: from its task, which a trial that goes on has not yet."""
+        """Return a trial's configuration: from its task, which a trial that goes on has not yet.
+
+        Raises:
+            BadInputError: The store fails at the moment: no configuration would be the whole one.
+        """
         try:
             task = self.task(number)
         except StudyError:
+            state = run.tags.get(_STATE, "running")
+            if _edited(run, _STATE, state, _state_of) is not TrialState.RUNNING:
+                self._incomplete.add(number)
             constant = {
                 name.removeprefix("search.space."): text
                 for name, text in self.run.params.items()
@@ -242,7 +266,8 @@ class StoredRecords:
         """Return a trial as it was admitted, by the file that its run keeps.
 
         Raises:
-            StudyError: The store does not hand it out, or it is damaged.
+            StudyError: The store does not have it, or it is damaged.
+            BadInputError: The store fails at the moment.
         """
         text = self._reader.text(self._trials[trial], "trial.json")
         try:

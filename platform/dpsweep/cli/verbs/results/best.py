@@ -145,12 +145,17 @@ def _terms_of(
 
 
 def _warn(result: SweepResult, trial: TrialResult) -> None:
-    """Say what is wrong with a trial's model or scores; mostly nothing."""
+    """Say what is wrong with a trial's model, scores or configuration; mostly nothing."""
     damage = result.model_damage(trial)
     if damage and trial.value is not None:
         say(f"note: {damage}; its score and its configuration are in the journal")
     if result.view.trials[trial.trial_id].is_tested_elsewhere:
         say("\n".join(result.score_notes()))
+    if trial.trial_id in result.incomplete:
+        say(
+            f"note: trial.json of trial {trial.trial_id} cannot be read in the tracking store, so "
+            "that its configuration may be incomplete"
+        )
 
 
 def _print_trial(
