@@ -10,7 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ class StoredRun:
         params: Name to text.
         metrics: Name to last value.
         artifact_uri: Where its files are.
+        last: Metric to the step and the value of its last point; empty where the store has others.
     """
 
     run_id: str
@@ -54,6 +55,7 @@ class StoredRun:
     params: dict[str, str]
     metrics: dict[str, float]
     artifact_uri: str = ""
+    last: dict[str, tuple[int, float]] = field(default_factory=dict)
 
     @property
     def plan(self) -> dict[str, str]:
@@ -192,8 +194,11 @@ class MLflowReader:
         def page(**keys: Any) -> Any:
             return self._client.search_runs([experiment_id], filter_string=query, **keys)
 
+        # Databricks means the last by time; stores of MLflow the last by step, as `history`.
+        is_by_step = not self._uri.startswith("databricks")
         for run in _pages(page):
             data = run.data
+            points = data.to_proto().metrics if is_by_step else ()
             yield StoredRun(
                 run.info.run_id,
                 name,
@@ -202,6 +207,7 @@ class MLflowReader:
                 dict(data.params),
                 dict(data.metrics),
                 run.info.artifact_uri or "",
+                {point.key: (point.step, point.value) for point in points},
             )
 
     def history(self, run: StoredRun, metric: str) -> list[tuple[int, float]]:
@@ -212,6 +218,13 @@ class MLflowReader:
             points = self._client.get_metric_history(run.run_id, metric)
         points = sorted(points, key=lambda point: (point.step, point.timestamp))
         return [(point.step, point.value) for point in points]
+
+    def last(self, run: StoredRun, metric: str) -> tuple[int, float] | None:
+        """Return the last point of a metric, (step, value), by step; None without one."""
+        if metric in run.last:
+            return run.last[metric]
+        points = self.history(run, metric)
+        return points[-1] if points else None
 
     def models(self, study: StoredRun) -> dict[str, str]:
         """Return where the whole models of a study's experiment are, by the run they are from."""

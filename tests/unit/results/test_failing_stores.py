@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
+from mlflow import MlflowClient
 from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import RESOURCE_DOES_NOT_EXIST
 from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
@@ -14,7 +16,9 @@ from whole_studies import cli_here
 
 from dpsweep import load_sweep
 from dpsweep.foundation.errors import BadInputError, StudyError
+from dpsweep.results.tables.rows import trial_rows
 from dpsweep.tracking.mlflow_reader import MLflowReader
+from dpsweep.tracking.schema import EPSILON, OBJECTIVE
 
 NAME = "mlflow:composed/composed"
 AWAY = "504 Server Error: Gateway Timeout for url: http://me:sec@ret@host/trial.json"
@@ -117,3 +121,32 @@ def test_a_trial_that_goes_on_has_no_such_file_yet(tmp_path) -> None:
     result = load_sweep(NAME, tracking_uri=track(tmp_path, "composed", until="trial_report"))
     assert result.view.trials
     assert result.incomplete == []
+
+
+def test_an_ended_trial_is_read_without_its_histories(uri, monkeypatch) -> None:
+    """Two requests a trial less; the last values and their steps are with the runs."""
+    before = load_sweep(NAME, tracking_uri=uri)
+    rows = trial_rows(before)
+    reader = MLflowReader(uri)
+    study = reader.studies()[0]
+    for run in reader.trials(study).values():
+        for metric in (OBJECTIVE, EPSILON):
+            points = reader.history(run, metric)
+            assert reader.last(run, metric) == (points[-1] if points else None)
+            assert reader.last(replace(run, last={}), metric) == reader.last(run, metric)
+
+    def refuse(*_):
+        raise AssertionError("nobody needs it")
+
+    monkeypatch.setattr(MlflowClient, "get_metric_history", refuse)
+    assert trial_rows(load_sweep(NAME, tracking_uri=uri)) == rows
+
+
+def test_a_store_whose_last_values_are_by_time_is_asked_for_the_steps(uri) -> None:
+    reader = MLflowReader(uri)
+    reader._uri = "databricks"
+    (study,) = reader.studies()
+    runs = reader.trials(study)
+    assert runs
+    assert not any(run.last for run in runs.values())
+    assert reader.last(runs[0], EPSILON) == reader.history(runs[0], EPSILON)[-1]

@@ -176,16 +176,16 @@ class StoredRecords:
 
     def _trial(self, number: int) -> TrialView:
         run = self._trials[number]
-        objective = self._reader.history(run, OBJECTIVE)
-        spent = self._reader.history(run, EPSILON)
+        objective = self._reader.last(run, OBJECTIVE)
+        spent = self._reader.last(run, EPSILON)
         curves = Curves(self._reader, run)
-        value, best_step = (objective[-1][1], objective[-1][0]) if objective else (None, 0)
+        value, best_step = (objective[1], objective[0]) if objective else (None, 0)
         delivered = {name: v for name, v in run.metrics.items() if is_of_model(name)}
         if value is None:  # it has not ended: what it would deliver now
             value, best_step, delivered = curves.best(self._spec.search.metric, self._is_maximized)
         is_done = run.tags.get(_STATE) == TrialState.FINISHED.value
         num_steps = _edited(run, "plan.steps", run.plan.get("plan.steps", "0"), int)
-        last = spent[-1][0] if spent else curves.last_step
+        last = spent[0] if spent else curves.last_step
         return TrialView(
             trial=number,
             hparams=self._config(number, run),
@@ -193,7 +193,7 @@ class StoredRecords:
             reason=run.tags.get("dpsweep.reason", ""),
             step=last or (num_steps if is_done else 0),
             num_steps=num_steps,
-            epsilon=spent[-1][1] if spent else None,
+            epsilon=spent[1] if spent else None,
             sampling=run.tags.get("dp.sampling") or "none",
             records=run.tags.get("dp.records", "private"),
             value=value,
