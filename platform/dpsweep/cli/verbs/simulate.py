@@ -6,6 +6,7 @@ import dataclasses
 import sys
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -18,6 +19,7 @@ from dpsweep.foundation.words import counted, exact
 from dpsweep.planning.simulation.curves import SyntheticCurves, TableCurves, read_curves
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
+from dpsweep.results.coverage import caveats_of, noise_of_scores
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec.facts import without_exact
 
@@ -27,6 +29,24 @@ if TYPE_CHECKING:
 
 DEFAULT_POLICIES = "fifo,median,epsilon_halving"
 LINE_EVERY_S = 5.0  # of progress, where stderr is no terminal
+
+
+@dataclass(frozen=True)
+class _Scores:
+    """Where the scores of a simulation come from.
+
+    Attributes:
+        curves: The file, or ``study:NAME``; None: they are made up.
+        about: Whose they are, and that no epsilon of the simulation covers them.
+        notes: Further sentences on them.
+    """
+
+    curves: str | None = None
+    about: str = "made up"
+    notes: tuple[str, ...] = ()
+
+
+_MADE_UP = _Scores()
 
 
 def simulate(
@@ -57,6 +77,7 @@ def simulate(
     from dpsweep.planning.simulation.simulate import simulate as run
 
     checked = load_checked(spec, sets)
+    scores = _scores(curves, checked)
     if seed is not None:
         reseeded = checked.spec.model_copy(update={"seed": seed})
         checked = dataclasses.replace(checked, spec=reseeded)
@@ -73,8 +94,8 @@ def simulate(
     progress.close()
     for outcome in outcomes:
         say(f"{outcome.policy}: {counted(outcome.started, 'trial')} in {outcome.seconds:.1f} s")
-    rows = [_simulated_row(outcome, checked, output) for outcome in outcomes]
-    print_records(rows, output, caption=_simulated_caption(checked, outcomes))
+    rows = [_simulated_row(outcome, checked, output, scores) for outcome in outcomes]
+    print_records(rows, output, caption=_simulated_caption(checked, outcomes, scores))
 
 
 def _policies(given: str | None, checked: Preflight) -> list[str]:
@@ -108,7 +129,28 @@ def _curves(source: str | None, checked: Preflight) -> Any:
     return TableCurves(rows, checked.space.parameters, seed=spec.seed, noise=noise)
 
 
-def _simulated_row(outcome: PolicyRun, checked: Preflight, output: Format) -> dict[str, Any]:
+def _scores(source: str | None, checked: Preflight) -> _Scores:
+    """Say where scores come from; of a study also what no epsilon of its own covers."""
+    if source is None:
+        return _MADE_UP
+    if not source.startswith("study:"):
+        return _Scores(source, f"recorded ones of {source}, which no epsilon here covers")
+    from dpsweep.results.study import load_sweep
+
+    name = source.removeprefix("study:")
+    study = load_sweep(name, root=checked.spec.storage.root)
+    terms = [
+        f"accounting={study.claims.accounting}",
+        f"{study.spec.data.validation.visibility} validation scores",
+        *caveats_of(study.spec),
+    ]
+    about = f"recorded ones of study {name!r} ({'; '.join(terms)}), which no epsilon here covers"
+    return _Scores(source, about, tuple(noise_of_scores(study.spec)))
+
+
+def _simulated_row(
+    outcome: PolicyRun, checked: Preflight, output: Format, scores: _Scores = _MADE_UP
+) -> dict[str, Any]:
     spec, epsilon = checked.spec, outcome.composed_epsilon
     counts = {
         key: getattr(outcome, key)
@@ -132,6 +174,8 @@ def _simulated_row(outcome: PolicyRun, checked: Preflight, output: Format) -> di
         **spec.privacy_terms(outcome.sampling, accountant=outcome.accountant).columns(),
         "simulated_hours": outcome.hours,
         "metric": spec.search.metric,
+        "curves": scores.curves,
+        "scores_are": scores.about,
         "best": outcome.best,
         "full_length": outcome.full_score,
         "best_full_length_drawn": outcome.best_full,
@@ -152,18 +196,24 @@ def _meaning(checked: Preflight) -> str:
     return f"everything that was run, composed{but}: an indication, no guarantee"
 
 
-def _simulated_caption(checked: Preflight, outcomes: Sequence[PolicyRun]) -> str:
+def _simulated_caption(
+    checked: Preflight, outcomes: Sequence[PolicyRun], scores: _Scores = _MADE_UP
+) -> str:
     spec = checked.spec
     samplings = ", ".join(sorted({outcome.sampling for outcome in outcomes}))
     accountants = ", ".join(sorted({outcome.accountant for outcome in outcomes}))
+    if scores.curves is None:
+        opening, at_end = "no figure but the costs is about real training", "without noise"
+    else:
+        opening, at_end = f"no training. Scores are {scores.about}", "as recorded"
+    notes = "".join(f"{note} " for note in scores.notes)
     return (
-        f"Simulated, seed {spec.seed}: no figure but the costs is about real training. steps: of "
-        f"all trials, stopped ones included. epsilon: {_meaning(checked)}; delta "
-        f"{shown_delta(spec.privacy.delta)}, unit {spec.privacy_unit}, "
-        f"{spec.privacy.neighboring_relation}, {samplings} sampling, {accountants}, accounting "
-        f"{spec.privacy.accounting}. best: {spec.search.metric} as the best finished trial "
-        "reported it; full length: its score at the end without noise; regret: its distance from "
-        "the best configuration that any of these policies drew."
+        f"Simulated, seed {spec.seed}: {opening}. {notes}steps: of all trials, stopped ones "
+        f"included. epsilon: {_meaning(checked)}; delta {shown_delta(spec.privacy.delta)}, unit "
+        f"{spec.privacy_unit}, {spec.privacy.neighboring_relation}, {samplings} sampling, "
+        f"{accountants}, accounting {spec.privacy.accounting}. best: {spec.search.metric} as the "
+        f"best finished trial reported it; full length: its score at the end {at_end}; regret: its "
+        "distance from the best configuration that any of these policies drew."
     )
 
 
