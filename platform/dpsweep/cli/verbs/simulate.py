@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dpsweep.planning.simulation.policy_run import PolicyRun
 
 DEFAULT_POLICIES = "fifo,median,epsilon_halving"
+_OF_THE_REST = ", all that is declared once its final run (bounded by {}) has run"
 LINE_EVERY_S = 5.0  # of progress, where stderr is no terminal
 
 
@@ -187,9 +188,15 @@ def _simulated_row(
 
 def _meaning(checked: Preflight) -> str:
     privacy = checked.spec.privacy
-    if privacy.mode.is_filtered:
+    if privacy.mode.is_public_search:
         return (
-            "what the study has committed, for information: the study's guarantee is "
+            "that of the final run, after a search on public records, which costs nothing: at most "
+            f"trial_epsilon={exact(privacy.trial_epsilon)}"
+        )
+    if privacy.mode.is_filtered:
+        final = "" if checked.rest is None else _OF_THE_REST.format(privacy.accountant)
+        return (
+            f"what the study has committed{final}, for information: the study's guarantee is "
             f"study_epsilon={exact(privacy.study_epsilon)}"
         )
     but = without_exact(checked.spec.data.validation.visibility)
@@ -207,13 +214,16 @@ def _simulated_caption(
     else:
         opening, at_end = f"no training. Scores are {scores.about}", "as recorded"
     notes = "".join(f"{note} " for note in scores.notes)
+    of, who = ("", "the best finished trial")
+    if spec.has_final_run:
+        of, who = (", the final run too", "the final run")
     return (
         f"Simulated, seed {spec.seed}: {opening}. {notes}steps: of all trials, stopped ones "
-        f"included. epsilon: {_meaning(checked)}; delta {shown_delta(spec.privacy.delta)}, unit "
-        f"{spec.privacy_unit}, {spec.privacy.neighboring_relation}, {samplings} sampling, "
-        f"{accountants}, accounting {spec.privacy.accounting}. best: {spec.search.metric} as the "
-        f"best finished trial reported it; full length: its score at the end {at_end}; regret: its "
-        "distance from the best configuration that any of these policies drew."
+        f"included{of}. epsilon: {_meaning(checked)}; delta {shown_delta(spec.privacy.delta)}, "
+        f"unit {spec.privacy_unit}, {spec.privacy.neighboring_relation}, {samplings} sampling, "
+        f"{accountants}, accounting {spec.privacy.accounting}. best: {spec.search.metric} as "
+        f"{who} reported it; full length: its score at the end {at_end}; regret: its distance from "
+        "the best configuration that any of these policies drew."
     )
 
 

@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from dpsweep.foundation.errors import SweepError
 from dpsweep.planning.simulation.trials import Array, Planned
 from dpsweep.privacy import rdp
 from dpsweep.privacy.composition.account import CompositionAccount
 from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.events import Plan
+from dpsweep.study.trial import TrialTask
 
 
 class Account:
@@ -36,6 +38,7 @@ class Account:
         self._account = None if composition is None else CompositionAccount(composition)
         self._planned, self._num_rungs, self._release = planned, num_rungs, release
         self._score = None if composition is None else composition.cost(score)
+        self._delivered: TrialTask | None = None
         self.totals = {part: np.zeros(len(release)) for part in ("private", "validation")}
 
     def reserve(
@@ -79,6 +82,20 @@ class Account:
         if self._account is not None:
             self._account.settle(trial, self._cost(planned, index, num_releases))
 
+    def deliver(self, task: TrialTask) -> None:
+        """Charge the final run after a search on other records.
+
+        Raises:
+            SweepError: It does not fit into what is kept for it.
+        """
+        self._delivered = task
+        if self._account is None:
+            return
+        if not self._account.reserve(task.trial, self._account.composition.cost(task.full_plan)):
+            raise SweepError(
+                f"trial {task.trial}, the final run, does not fit into what is kept for it"
+            )
+
     @property
     def has_budget(self) -> bool:
         """True if the study has a budget of its own."""
@@ -95,5 +112,7 @@ class Account:
         """Return the epsilon of everything that was charged (see ``PolicyRun``)."""
         if self._account is not None:
             return self._account.composition.spent_epsilon(self._account.committed)
+        if self._delivered is not None:  # on public records the search before it is free
+            return self._delivered.planned_epsilon
         curves = np.stack(list(self.totals.values()))
         return float(rdp.epsilons(curves, orders, delta)[0].max())

@@ -11,9 +11,11 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from dpsweep.foundation.errors import InfeasibleBudgetError
 from dpsweep.planning.costs.probing import Probing
 from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.simulation.account import Account
+from dpsweep.planning.simulation.final_run import FinalRuns
 from dpsweep.planning.simulation.policy_run import num_rungs
 from dpsweep.planning.simulation.probes import PlannedProbes
 from dpsweep.planning.simulation.trials import Planned, Planner
@@ -61,6 +63,8 @@ class Simulation:
         num_trials: Trials that may be admitted.
         slots: Trials at once.
         release_epsilon: Epsilon of so many noisy scores.
+        final_runs: Plans the run of the winner after a search on other records; None: there is no
+            such run.
         progress: Told now and then how far it is.
     """
 
@@ -75,13 +79,17 @@ class Simulation:
         num_trials: int,
         slots: int,
         release_epsilon: Callable[[int], float],
+        final_runs: FinalRuns | None,
         progress: Progress,
     ) -> None:
         spec = checked.spec
         self._spec, self._policy, self._account = spec, policy, account
         self._planner, self._planned, self._progress = planner, planned, progress
         self._num_trials, self._slots = num_trials, slots
-        self._release_epsilon = release_epsilon
+        self._release_epsilon, self._final_runs = release_epsilon, final_runs
+        self._drawn: dict[int, Mapping[str, Any]] = {}  # of trials that have not ended
+        self._winning: Mapping[str, Any] = {}
+        self._next_number = 0
         self._sign = 1.0 if spec.search.mode == "max" else -1.0
         self._has_rungs = num_rungs(spec) > 0
         self._source = self._probes(checked) if spec.final_trial else self._search(checked)
@@ -130,6 +138,8 @@ class Simulation:
             self._report(trial)
             self._say()
         self._counts["stopped"] += len(self._paused)
+        if self._final_runs is not None and self._winner is not None:
+            self._deliver(self._final_runs)
         best, full = (None, None) if self._winner is None else self._winner
         return {
             **self._counts,
@@ -140,6 +150,21 @@ class Simulation:
             "end_reason": self._source.end_reason,
             "sampling": ", ".join(sorted(self._samplings)) or "none",
         }
+
+    def _deliver(self, final_runs: FinalRuns) -> None:
+        """Run the configuration that won once more, to its end: it is what the study delivers."""
+        task, planned = final_runs.plan(self._next_number, self._winning)
+        self._account.deliver(task)
+        steps = int(planned.positions[-1])
+        self._counts["started"] += 1
+        self._counts["finished"] += 1
+        self._counts["steps"] += steps
+        self._now += steps * planned.step_s
+        self._samplings = {*self._samplings, planned.sampling} - {"none"}
+        full = float(planned.exact[-1])
+        self._best_full = self._better(self._best_full, full)
+        seen = planned.seen[planned.on_grid]
+        self._winner = (float(seen.max() if self._sign > 0 else seen.min()), full)
 
     def _say(self) -> None:
         if time.monotonic() - self._said >= _PROGRESS_EVERY_S:
@@ -183,6 +208,10 @@ class Simulation:
 
     def _plan(self, number: int, values: Mapping[str, Any]) -> TrialTask:
         planned = self._planner.plan(number, values)
+        if self._final_runs is not None:
+            if refusal := self._final_runs.refusal(number, values):
+                raise InfeasibleBudgetError(refusal)
+            self._drawn[number] = values
         self._planned[number] = planned
         return planned.task
 
@@ -195,6 +224,7 @@ class Simulation:
         reports = every if self._has_rungs else np.flatnonzero(planned.on_grid)
         self._running[task.trial] = _Live(planned, reports)
         self._counts["started"] += 1
+        self._next_number = max(self._next_number, task.trial + 1)
         self._samplings.add(planned.sampling)
         self._best_full = self._better(self._best_full, float(planned.exact[-1]))
         self._schedule(task.trial)
@@ -267,6 +297,7 @@ class Simulation:
         self._counts["finished" if report.done else "stopped"] += 1
         self._source.on_end(report, state)
         del self._planned[trial]
+        drawn = self._drawn.pop(trial, {})
         is_meant = self._spec.final_trial in (None, trial)
         if report.done and live.best is not None and is_meant:
             is_best = self._winner is None or (
@@ -274,3 +305,4 @@ class Simulation:
             )
             if is_best:
                 self._winner = (live.best, float(planned.exact[-1]))
+                self._winning = drawn

@@ -16,19 +16,21 @@ class PolicyRun:
 
     Attributes:
         policy: Its name.
-        started: Trials that were admitted.
+        started: Trials that were admitted, the final run included where there is one.
         finished: Those that ran to their end.
         stopped: Those that the policy ended, or paused for good.
         infeasible: Configurations without a plan within the budget.
         steps: Sum of the steps that all trials ran, stopped ones included.
         composed_epsilon: Epsilon of everything that was run, composed: the Renyi cost that the
             study's filter has committed, converted at its order; without a filter an indication, at
-            the best of a few orders. Infinite if something that ran has no finite epsilon.
+            the best of a few orders. After a search on public records that of the final run; after
+            one on a part of the private ones all that is declared. Infinite if something that ran
+            has no finite epsilon.
         accountant: Of that epsilon.
         hours: Simulated time.
-        best: Best score that a finished trial reported, or None.
+        best: Best score that a finished trial reported, or the final run; or None.
         full_score: Its score at full length without observation noise.
-        best_full: The largest such score of any configuration that this policy drew.
+        best_full: The best such score of any configuration that this policy drew.
         regret: How far ``full_score`` is from the best configuration that any of the compared
             policies drew, at full length and without noise; 0 is perfect.
         end_reason: Why no further trial was started.

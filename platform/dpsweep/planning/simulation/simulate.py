@@ -21,10 +21,12 @@ from dpsweep.planning.preflight import Preflight
 from dpsweep.planning.simulation.account import Account
 from dpsweep.planning.simulation.curves import Curves
 from dpsweep.planning.simulation.event_loop import Progress, Simulation
+from dpsweep.planning.simulation.final_run import final_runs_of
 from dpsweep.planning.simulation.policy_run import PolicyRun, num_rungs, specs_of
 from dpsweep.planning.simulation.trials import Array, Planned, Planner, event_costs
 from dpsweep.privacy import rdp
 from dpsweep.privacy.accountants import epsilon_of
+from dpsweep.privacy.composition.base import Composition
 from dpsweep.privacy.composition.renyi_filter import RenyiFilter
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.randomness import public_seed
@@ -79,6 +81,7 @@ def simulate(
     orders = _INDICATIVE_ORDERS
     if composition is not None and isinstance(composition.of_trials, RenyiFilter):
         orders = np.array([composition.of_trials.order])
+    final_runs = final_runs_of(checked, curves, orders, composition)
     planner = Planner(reference, curves, orders, composition)
     release, release_epsilon = _releases(reference, orders)
     score = reference.admission.score
@@ -101,6 +104,7 @@ def simulate(
             num_trials=num_trials,
             slots=slots,
             release_epsilon=release_epsilon,
+            final_runs=final_runs,
             progress=progress,
         ).run()
         epsilon = account.epsilon(orders, spec.privacy.delta)
@@ -109,13 +113,21 @@ def simulate(
             PolicyRun(
                 policy=policy,
                 composed_epsilon=epsilon,
-                accountant="rdp" if composition is None else composition.accountant,
+                accountant=_accountant(checked, composition),
                 regret=None,
                 seconds=seconds,
                 **fields,
             )
         )
     return _with_regret(runs, maximize=checked.spec.search.mode == "max")
+
+
+def _accountant(checked: Preflight, composition: Composition | None) -> str:
+    """Return the accountant of the epsilon of all that was run."""
+    if composition is not None:
+        return composition.accountant
+    privacy = checked.spec.privacy
+    return privacy.accountant if privacy.mode.is_public_search else "rdp"
 
 
 def _num_trials(checked: Preflight) -> int:
