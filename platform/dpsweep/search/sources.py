@@ -94,7 +94,8 @@ class SearchSource:
         unfinished: Tasks to continue.
         num_admitted: Trials admitted so far.
         num_trials: Trials that will be admitted in all.
-        deadline: Time (``time.monotonic()``) after which none is started, or None.
+        deadline: Time, by ``clock``, after which none is started, or None.
+        clock: Returns the time in seconds.
     """
 
     def __init__(
@@ -110,12 +111,13 @@ class SearchSource:
         num_admitted: int,
         num_trials: int,
         deadline: float | None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._suggestions, self._plan, self._ledger = suggestions, plan, ledger
         self._admit, self._refuse, self._num_refused = admit, refuse, num_refused
         self._waiting = list(unfinished)
         self._num_admitted, self._num_trials = num_admitted, num_trials
-        self._deadline = deadline
+        self._deadline, self._clock = deadline, clock
         self._pending: _Suggested | None = None
         self._unaffordable: list[_Suggested] = []
         self._end_reason = ""
@@ -173,7 +175,7 @@ class SearchSource:
     def _suggest(self) -> _Suggested | None:
         """Return the next feasible suggestion; None, and the search is over, if there is none."""
         for _ in range(MAX_INFEASIBLE_IN_A_ROW):
-            if self._deadline is not None and time.monotonic() >= self._deadline:
+            if self._deadline is not None and self._clock() >= self._deadline:
                 self._refuse_gaps()
                 self._end_reason = TIME_PASSED
                 return None

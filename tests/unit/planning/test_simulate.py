@@ -145,6 +145,18 @@ def test_more_slots_take_less_simulated_time_for_the_same_trials():
     assert 4 < one.hours / eight.hours <= 8.0001
 
 
+def test_no_trial_is_started_after_max_time_has_passed():
+    """By the simulated clock, whatever time the simulation itself takes."""
+    whole = run(checked(), ["fifo"], slots=1)[0]
+    half = whole.hours * 3600 / 2
+    (cut,) = run(checked(sets=[f"search.max_time={half}s"]), ["fifo"], slots=1)
+    assert cut.end_reason == "search.max_time has passed"
+    assert half <= cut.hours * 3600 < whole.hours * 3600
+    assert 5 < cut.started < 25
+    (long,) = run(checked(sets=["search.max_time=1h"]), ["fifo"], slots=1)
+    assert long.hours == whole.hours
+
+
 def test_a_composed_study_ends_where_nothing_fits_and_pruning_buys_trials():
     plans = checked("composed, study_epsilon: 5", trials=500)
     fifo, median, halving = run(plans)

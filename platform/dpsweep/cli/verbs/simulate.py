@@ -214,6 +214,8 @@ def _simulated_caption(
     else:
         opening, at_end = f"no training. Scores are {scores.about}", "as recorded"
     notes = "".join(f"{note} " for note in scores.notes)
+    if spec.search.max_time is not None:
+        notes += "search.max_time is held against simulated seconds. "
     of, who = ("", "the best finished trial")
     if spec.has_final_run:
         of, who = (", the final run too", "the final run")

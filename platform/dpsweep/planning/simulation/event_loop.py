@@ -115,7 +115,8 @@ class Simulation:
             unfinished=[],
             num_admitted=0,
             num_trials=self._num_trials,
-            deadline=None,
+            deadline=self._spec.search.max_time,
+            clock=lambda: self._now,
         )
 
     def _probes(self, checked: Preflight) -> ProbeSource:
