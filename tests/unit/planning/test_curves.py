@@ -199,6 +199,43 @@ def test_a_bad_line_is_named_with_its_place_and_reason(tmp_path, line, words):
     assert error.value.fix
 
 
+@pytest.mark.parametrize(
+    ("hparams", "is_refused"),
+    [
+        ({"foo": 1}, True),
+        ({"optim.lr": "fast"}, True),
+        ({"noise.shape": "square"}, True),
+        ({"foo": 1, "noise.shape": "cosine"}, False),
+        ({"method": "dp_sgd", "train.epochs": 10}, False),
+    ],
+)
+def test_a_line_without_a_searched_parameter_is_refused(tmp_path, hparams, is_refused):
+    path = write(tmp_path, json.dumps(GOOD), json.dumps({**GOOD, "hparams": hparams}))
+
+    def read(parameters):
+        where = {"metric": "validation/accuracy", "root": tmp_path}
+        return read_curves(path, parameters=parameters, **where)
+
+    if is_refused:
+        with pytest.raises(BadInputError, match="no value of a searched parameter") as error:
+            read(PARAMETERS)
+        assert error.value.message.startswith(f"{path}:2: ")
+        assert "optim.lr" in error.value.message
+    else:
+        assert len(read(PARAMETERS)) == 2
+    fixed = [p for p in PARAMETERS if p.kind == "fixed"]
+    assert len(read(fixed)) == 2  # nothing is searched
+
+
+def test_a_study_without_a_searched_parameter_is_refused(tmp_path):
+    journal(tmp_path, {"validation/accuracy": 0.5})
+    where = {"metric": "validation/accuracy", "root": tmp_path}
+    assert len(read_curves("study:old", parameters=PARAMETERS, **where)) == 1
+    others = [p for p in PARAMETERS if p.name == "train.epochs"]
+    with pytest.raises(BadInputError, match="study 'old': trial 0: no value of a searched"):
+        read_curves("study:old", parameters=others, **where)
+
+
 def test_all_bad_lines_are_told_up_to_a_number(tmp_path):
     with pytest.raises(BadInputError) as error:
         read_curves(write(tmp_path, *["{"] * 30), metric="validation/accuracy", root=tmp_path)

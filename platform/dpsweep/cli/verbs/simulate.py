@@ -126,8 +126,9 @@ def _curves(source: str | None, checked: Preflight) -> Any:
         return SyntheticCurves(
             checked.space.parameters, seed=spec.seed, maximize=maximize, noise=noise
         )
-    rows = read_curves(source, metric=spec.search.metric, root=spec.storage.root)
-    return TableCurves(rows, checked.space.parameters, seed=spec.seed, noise=noise)
+    parameters, root = checked.space.parameters, spec.storage.root
+    rows = read_curves(source, metric=spec.search.metric, root=root, parameters=parameters)
+    return TableCurves(rows, parameters, seed=spec.seed, noise=noise)
 
 
 def _scores(source: str | None, checked: Preflight) -> _Scores:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.file_paths import FilePath
+from dpsweep.foundation.words import listed
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.spec.space.parameter import Parameter, same
 from dpsweep.study.files import StudyFiles
@@ -27,7 +28,7 @@ Axis = Literal["fraction", "epsilon"]
 
 _CHANCE, _CEILING = 0.1, 0.95  # accuracy of an untrained model, and of the best one there is
 _NOISE = 0.004  # standard deviation of one score on a few thousand records
-_MOST_MISTAKES = 20
+_MOST_MISTAKES, _MOST_NAMES = 20, 5
 
 
 class Curves(Protocol):
@@ -249,7 +250,9 @@ def _recorded(parameter: Parameter, hparams: Mapping[str, Any]) -> float:
     return math.nan
 
 
-def read_curves(source: str, *, metric: str, root: FilePath) -> list[Row]:
+def read_curves(
+    source: str, *, metric: str, root: FilePath, parameters: Sequence[Parameter] = ()
+) -> list[Row]:
     """Read recorded curves: a JSON-lines file, or the journal of a study (``study:NAME``).
 
     A line is ``{"hparams": {..}, "curve": [[x, score], ..]}``, where x is the share of the steps
@@ -259,27 +262,29 @@ def read_curves(source: str, *, metric: str, root: FilePath) -> list[Row]:
         source: Path, or ``study:NAME``.
         metric: Score to take from the reports of a study.
         root: Folder of studies.
+        parameters: Of the search space. Where some are searched, each curve has a value of one of
+            them: others would all be equally near to every configuration.
     Raises:
         BadInputError: With every mistake of the file, one line each; or it holds no curve.
     """
     if source.startswith("study:"):
-        return _rows_of_study(source.removeprefix("study:"), metric, root)
+        return _rows_of_study(source.removeprefix("study:"), metric, root, parameters)
     try:
         lines = Path(source).read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError as error:
         raise BadInputError(f"{source}: not a text file", fix="give a JSON-lines file") from error
     except OSError as error:
         raise BadInputError(f"{source}: {error.strerror}", fix="give an existing file") from error
-    return _rows_of_lines(source, lines)
+    return _rows_of_lines(source, lines, parameters)
 
 
-def _rows_of_lines(source: str, lines: Iterable[str]) -> list[Row]:
+def _rows_of_lines(source: str, lines: Iterable[str], parameters: Sequence[Parameter]) -> list[Row]:
     rows, mistakes = [], []
     for number, line in enumerate(lines, start=1):
         if not line.strip():
             continue
         try:
-            rows.append(_row_of(json.loads(line)))
+            rows.append(_compared(_row_of(json.loads(line)), parameters))
         except json.JSONDecodeError as error:
             mistakes.append(f"{source}:{number}: not JSON: {error.msg}")
         except ValueError as error:
@@ -329,12 +334,27 @@ def _row_of(raw: Any) -> Row:
     return Row(raw["hparams"], tuple(points), axis)
 
 
+def _compared(row: Row, parameters: Sequence[Parameter]) -> Row:
+    """Return a row that can be compared with drawn configurations.
+
+    Raises:
+        ValueError: It says nothing that is searched.
+    """
+    searched = [p for p in parameters if p.kind != "fixed"]
+    if searched and all(math.isnan(_recorded(p, row.hparams)) for p in searched):
+        names = listed(list(dict.fromkeys(p.name for p in searched)), _MOST_NAMES)
+        raise ValueError(f"no value of a searched parameter ({names}) is in hparams")
+    return row
+
+
 def _is_number(value: Any) -> bool:
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return is_number and math.isfinite(value)
 
 
-def _rows_of_study(name: str, metric: str, root: FilePath) -> list[Row]:
+def _rows_of_study(
+    name: str, metric: str, root: FilePath, parameters: Sequence[Parameter]
+) -> list[Row]:
     rows = []
     for trial in StudyFiles.find(name, root).view().trials.values():
         points = [
@@ -343,7 +363,13 @@ def _rows_of_study(name: str, metric: str, root: FilePath) -> list[Row]:
             if metric in report["metrics"] and report["step"] > 0
         ]
         if points:
-            rows.append(Row(trial.hparams, tuple(points)))
+            try:
+                rows.append(_compared(Row(trial.hparams, tuple(points)), parameters))
+            except ValueError as error:
+                raise BadInputError(
+                    f"study {name!r}: trial {trial.trial}: {error}",
+                    fix="name a study of what this spec searches, or give a JSON-lines file",
+                ) from error
     if not rows:
         raise BadInputError(
             f"study {name!r} has no report of {metric}",
