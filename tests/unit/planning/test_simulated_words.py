@@ -92,6 +92,28 @@ def test_scores_of_a_file_are_said_to_be_its(tmp_path, capsys, monkeypatch):
     assert "full length: its score at the end as recorded" in text
 
 
+def test_the_clock_of_max_time_is_named(tmp_path, capsys):
+    says = "search.max_time is held against simulated seconds."
+    assert says not in words(simulated(tmp_path, capsys))
+    assert says in words(simulated(tmp_path, capsys, "--set", "search.max_time=1h"))
+
+
+def test_two_objectives_are_both_named(tmp_path, capsys):
+    sets = ("--set", "search.objectives=[validation/accuracy, dp/epsilon]")
+    text = words(simulated(tmp_path, capsys, *sets))
+    assert (
+        "best: validation/accuracy (objectives: validation/accuracy and dp/epsilon) as the best "
+        "finished trial reported it" in text
+    )
+    (row,) = json.loads(simulated(tmp_path, capsys, *sets, "--json"))
+    assert (row["metric"], row["objectives"]) == (
+        "validation/accuracy",
+        ["validation/accuracy", "dp/epsilon"],
+    )
+    (row,) = json.loads(simulated(tmp_path, capsys, "--json"))
+    assert row["objectives"] == ["validation/accuracy"]
+
+
 def test_made_up_scores_are_said_to_be_made_up(tmp_path, capsys):
     (row,) = json.loads(simulated(tmp_path, capsys, "--json"))
     assert (row["curves"], row["scores_are"]) == (None, "made up")

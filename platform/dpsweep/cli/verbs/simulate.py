@@ -176,6 +176,7 @@ def _simulated_row(
         **spec.privacy_terms(outcome.sampling, accountant=outcome.accountant).columns(),
         "simulated_hours": outcome.hours,
         "metric": spec.search.metric,
+        "objectives": list(spec.search.objectives or [spec.search.metric]),
         "curves": scores.curves,
         "scores_are": scores.about,
         "best": outcome.best,
@@ -217,6 +218,8 @@ def _simulated_caption(
     notes = "".join(f"{note} " for note in scores.notes)
     if spec.search.max_time is not None:
         notes += "search.max_time is held against simulated seconds. "
+    also = " and ".join(spec.search.objectives)
+    metric = f"{spec.search.metric} (objectives: {also})" if also else spec.search.metric
     of, who = ("", "the best finished trial")
     if spec.has_final_run:
         of, who = (", the final run too", "the final run")
@@ -224,9 +227,9 @@ def _simulated_caption(
         f"Simulated, seed {spec.seed}: {opening}. {notes}steps: of all trials, stopped ones "
         f"included{of}. epsilon: {_meaning(checked)}; delta {shown_delta(spec.privacy.delta)}, "
         f"unit {spec.privacy_unit}, {spec.privacy.neighboring_relation}, {samplings} sampling, "
-        f"{accountants}, accounting {spec.privacy.accounting}. best: {spec.search.metric} as "
-        f"{who} reported it; full length: its score at the end {at_end}; regret: its distance from "
-        "the best configuration that any of these policies drew."
+        f"{accountants}, accounting {spec.privacy.accounting}. best: {metric} as {who} reported "
+        f"it; full length: its score at the end {at_end}; regret: its distance from the best "
+        "configuration that any of these policies drew."
     )
 
 
