@@ -20,6 +20,7 @@ from dpsweep.planning.simulation.curves import SyntheticCurves, TableCurves, rea
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
 from dpsweep.results.coverage import caveats_of, noise_of_scores
+from dpsweep.results.study import load_sweep
 from dpsweep.schedulers import POLICIES
 from dpsweep.spec.facts import without_exact
 
@@ -137,8 +138,6 @@ def _scores(source: str | None, checked: Preflight) -> _Scores:
         return _MADE_UP
     if not source.startswith("study:"):
         return _Scores(source, f"recorded ones of {source}, which no epsilon here covers")
-    from dpsweep.results.study import load_sweep
-
     name = source.removeprefix("study:")
     study = load_sweep(name, root=checked.spec.storage.root)
     terms = [
