@@ -330,18 +330,19 @@ def offences(mark, study, places):
     sealed = study / "sealed"
     if not (sealed / "journal.jsonl").exists():
         return [], 0
-    released = numbers_of(study)
-    assert set(released) <= {0}
-    numbers = set().union(*numbers_of(sealed).values()) - released.get(0, set())
+    numbers, names = set().union(*numbers_of(sealed).values()), names_of(sealed)
     seen = files_of_others(places, newer=mark)
     assert study / "journal.jsonl" in seen
-    names = names_of(sealed)
+    seen_there = tellers(seen, numbers, names)
+    released = numbers_of(study)  # read last: the winner may be released meanwhile
+    assert set(released) <= {0}
+    numbers -= released.get(0, set())
     hidden = [
         file
         for file in seen
         if sealed in file.parents or re.match("/tmp/dpsweep-[^/]+/ray/", str(file))
     ]
-    return [*hidden, *tellers(seen, numbers, names)], len(numbers)
+    return [*hidden, *(each for each in seen_there if each[1] in numbers | names)], len(numbers)
 
 
 def num_events(study):
