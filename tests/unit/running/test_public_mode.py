@@ -105,12 +105,12 @@ def test_a_search_labels_epsilons_by_the_mode_that_holds_when_a_trial_ends(publi
     class Enough(Exception):
         pass
 
-    modes_of = []
+    labels = []
 
-    def suggestions(*args, accounting, **more):
-        modes_of.append(accounting())
+    def suggestions(*args, meaning, **more):
+        labels.append(meaning())
         public.study.write(StudyDowngraded("a reason"))
-        modes_of.append(accounting())
+        labels.append(meaning())
         raise Enough
 
     monkeypatch.setattr(searching, "prefetch", lambda *args: None)
@@ -122,4 +122,6 @@ def test_a_search_labels_epsilons_by_the_mode_that_holds_when_a_trial_ends(publi
     )  # fmt: skip
     with pytest.raises(Enough):
         searching._search(launch, public.checked, None)
-    assert modes_of == ["public", "unaccounted"]
+    before, after = labels
+    assert ", public, a model that no private record was used for" in before
+    assert after == before.replace(", public, ", ", unaccounted, ")
