@@ -17,20 +17,14 @@ class FinalRuns:
 
     Args:
         checked: The spec as it is checked for the whole study, its search on public records or not.
-        curves: What configurations score.
-        orders: Renyi orders of the simulation.
+        planner: Plans runs on the records of the final run.
         composition: Of a composed study, or None.
     """
 
     def __init__(
-        self,
-        checked: Preflight,
-        curves: Curves,
-        orders: Array,
-        composition: Composition | None = None,
+        self, checked: Preflight, planner: Planner, composition: Composition | None
     ) -> None:
-        self._checked, self._composition = checked, composition
-        self._planner = Planner(checked.rest or checked, curves, orders)
+        self._checked, self._planner, self._composition = checked, planner, composition
 
     def refusal(self, trial: int, values: Mapping[str, Any]) -> str:
         """Say why a configuration would win in vain; empty if its final run has a place.
@@ -64,4 +58,4 @@ def final_runs_of(
     spec = checked.spec
     if spec.final_trial is not None or not spec.has_final_run:
         return None
-    return FinalRuns(checked, curves, orders, composition)
+    return FinalRuns(checked, Planner(checked.rest or checked, curves, orders), composition)
