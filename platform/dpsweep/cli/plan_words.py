@@ -81,7 +81,7 @@ def _search(checked: Preflight, summary: PlanSummary) -> str:
             f" All this is on {counted(part, 'declared private record')}; the best one is then run "
             f"once, on the {rest} others."
         )
-    by = " and ".join(spec.search.objectives or (spec.search.metric,))
+    by = " and ".join(spec.search.compared_by)
     return (
         f"Study {spec.name!r}: {which} of {methods}, compared by {by}; {stops}."
         f"{_planless(checked, summary)}{first}"

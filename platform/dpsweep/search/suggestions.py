@@ -84,7 +84,7 @@ class Suggestions:
         self._storage: WriteThroughStorage | None = None
         self._on_message = on_message
         self._meaning = meaning or (lambda: terms(spec))
-        self.objectives = spec.search.objectives or (spec.search.metric,)
+        self.objectives = spec.search.compared_by
         self._is_single = len(self.objectives) == 1
         self._live: dict[int, optuna.trial.Trial] = {}
         self._handed_out = set(known or ())

@@ -175,7 +175,7 @@ def _simulated_row(
         **spec.privacy_terms(outcome.sampling, accountant=outcome.accountant).columns(),
         "simulated_hours": outcome.hours,
         "metric": spec.search.metric,
-        "objectives": list(spec.search.objectives or [spec.search.metric]),
+        "objectives": list(spec.search.compared_by),
         "curves": scores.curves,
         "scores_are": scores.about,
         "best": outcome.best,

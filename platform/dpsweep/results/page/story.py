@@ -99,7 +99,7 @@ def _asked(result: SweepResult) -> list[Fact]:
     with reading_data(spec):
         info = describe_dataset(spec.data)
     better = "high is good" if result.is_maximized else "low is good"
-    objectives = spec.search.objectives or (spec.search.metric,)
+    objectives = spec.search.compared_by
     scores = [f"{o}, {'low is good' if o == EPSILON else better}" for o in objectives]
     return [
         ("Data", f"{info.name}, {info.num_private} private records as declared"),

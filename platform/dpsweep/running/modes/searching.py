@@ -90,12 +90,13 @@ def _search(launch: Launch, checked: Preflight, data: SweepData) -> Ending:
     stage = launch.stage(checked, data, supplies, launch.policy(), is_last=is_last)
     stage.replay(first=spec.num_starts)
     mend(launch, stage, checked, first=spec.num_starts)
-    objectives = spec.search.objectives or (spec.search.metric,)
     suggestions = Suggestions(
         spec,
         checked.space,
         path=files.optuna,
-        known=known_trials(study.view, read_log(files.journal), objectives, first=spec.num_starts),
+        known=known_trials(
+            study.view, read_log(files.journal), spec.search.compared_by, first=spec.num_starts
+        ),
         meaning=lambda: meaning_of_each(
             spec, UNACCOUNTED if study.view.downgraded else spec.privacy.mode
         ),

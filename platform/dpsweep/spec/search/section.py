@@ -182,6 +182,11 @@ class SearchSpec(Part):
             )
 
     @property
+    def compared_by(self) -> tuple[str, ...]:
+        """What trials are compared by: ``objectives``, or the metric alone."""
+        return self.objectives or (self.metric,)
+
+    @property
     def parameters(self) -> tuple[Parameter, ...]:
         """The space as parameters, each after those that its condition names."""
         return parse_space(self.space)[0]
