@@ -12,11 +12,13 @@ unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(STAMP)
 
-# Compiled on all cores, where pip takes one; some packages hold files that are no Python of today.
+# Compiled on all cores, where pip takes one, but for large parts that nothing here imports; some
+# packages hold files that are no Python of today.
+SELDOM := /(tests|rllib|serve|transformers/models|torch/testing)/
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile -c constraints.txt -e '.[dev]'
-	$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true
+	$(BIN)/python -m compileall -qq -j 0 -x '$(SELDOM)' $(VENV)/lib || true
 	touch $@
 
 # The main job on embedded data: a search within epsilon 6, then its best configuration.
@@ -30,7 +32,8 @@ test: setup
 	$(PYTEST) -n 2 --dist loadfile -m 'ray and not (slow or gpu)'
 
 test-slow: setup
-	$(PYTEST) -m slow --timeout=3600
+	$(PYTEST) -n 2 -m 'slow and not (ray or gpu)' --timeout=3600
+	$(PYTEST) -m 'slow and ray and not gpu' --timeout=3600
 
 # The lowest versions that pyproject.toml allows, and the newest Python that torch and ray have wheels
 # for, each in an environment of its own (6 GB, removed afterwards); nothing that starts Ray.

@@ -160,6 +160,7 @@ def test_checking_a_spec_loads_neither_torch_nor_ray():
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("verb", "heavy"), [("validate", []), ("plan", ["torch"])])
 def test_a_light_verb_loads_only_what_it_measures_with(verb, heavy, tmp_path):
     """`plan` measures a few training steps, with torch; neither verb needs Ray or a store."""
@@ -260,7 +261,7 @@ def test_imports_inside_functions_are_the_exception(sources, heavy):
     assert needless == []
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     "module",
     [

@@ -142,7 +142,7 @@ QUICK_LINES = [
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("page", QUICK_LINES)
 def test_commands_of_a_page_that_start_nothing(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

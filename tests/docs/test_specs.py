@@ -16,6 +16,7 @@ CORE = Path(__file__).parents[2] / "platform" / "dpsweep"
 WITH_SPECS = [page for page in PAGES if blocks(page, "yaml")]
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("page", WITH_SPECS, ids=lambda page: page.name)
 def test_specs_of_a_page(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

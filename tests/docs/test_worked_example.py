@@ -28,7 +28,7 @@ def test_the_worked_example_is_there():
     assert len(FITS) == 2
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(("command", "epsilon"), PRICED)
 def test_the_worked_example(command, epsilon):
     folder = str(Path(sys.executable).parent)

@@ -41,6 +41,7 @@ def run(spec, directory, **environment):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_an_existing_cluster_runs_the_shipped_package(ray_cluster, tmp_path):
     """The session's Ray is the existing cluster; the driver is another process that joins it."""
     address = ray_cluster.get_runtime_context().gcs_address
@@ -68,6 +69,7 @@ def test_an_existing_cluster_runs_the_shipped_package(ray_cluster, tmp_path):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_package_that_the_nodes_do_not_have_is_refused(ray_cluster, tmp_path):
     package = tmp_path / "package"
     info = package / "quartzes-1.2.dist-info"

@@ -211,6 +211,7 @@ def test_a_damaged_tracking_store_is_named_and_can_be_moved_away(study, how):
     assert (model,) in known
 
 
+@pytest.mark.slow
 def test_two_good_checkpoints_are_kept_and_lost_steps_stay_spent(study):
     root = study[0]
     files = StudyFiles(root / "studies", damages.NAME)
@@ -259,6 +260,7 @@ def test_what_an_interrupted_trial_has_spent_is_in_the_tracking_store(pristine):
     assert all(shown[number] >= epsilon * (1 - 1e-6) for number, epsilon in truth.items())
 
 
+@pytest.mark.slow
 def test_a_lost_folder_takes_no_other_trial_with_it(study):
     root = study[0]
     files = StudyFiles(root / "studies", damages.NAME)

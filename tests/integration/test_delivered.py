@@ -344,12 +344,8 @@ ENDS = {
 }  # fmt: skip
 
 
-ONE_END = "all trials were started"
-
-
-@pytest.mark.parametrize(
-    "why", [ONE_END, *(pytest.param(why, marks=pytest.mark.slow) for why in ENDS if why != ONE_END)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("why", ENDS)
 def test_the_driver_of_a_study_loads_no_torch(tmp_path, why):
     """The process of the last trial hands the best model on; the driver here is a fresh one."""
     raw = make_spec(tmp_path, "light", **ENDS[why])

@@ -28,6 +28,7 @@ def call(root, *words):
     return done
 
 
+@pytest.mark.slow
 def test_a_study_of_episodes(tmp_path, ray_cluster):
     from dpsweep.sweep import run_sweep
 

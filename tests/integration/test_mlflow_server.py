@@ -91,6 +91,7 @@ def browse(server, tmp_path_factory):
     return TrackingState.load(state)
 
 
+@pytest.mark.slow
 def test_filters_of_the_ui_return_exactly_the_right_runs(server, browse):
     from mlflow import MlflowClient
 
@@ -236,6 +237,7 @@ def test_a_server_that_is_away_for_two_minutes_misses_nothing(tmp_path):
             os.killpg(run.pid, signal.SIGKILL)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # MLflow and torch.export warn of themselves
 def test_a_model_is_registered_and_asked_over_http(server, tmp_path):
     import mlflow

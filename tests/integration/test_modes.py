@@ -447,6 +447,7 @@ def test_every_epsilon_in_the_tracking_store_stands_with_its_terms(composed):
     assert math.isfinite(float(re.search(r"epsilon <= ([\d.]+)", card)[1]))
 
 
+@pytest.mark.slow
 def test_the_best_configuration_runs_again_from_its_own_spec(composed, tmp_path, monkeypatch):
     """`best --as-spec > best.yaml; validate best.yaml; run best.yaml`, as people type it."""
     root, result, _ = composed

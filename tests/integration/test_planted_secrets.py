@@ -134,6 +134,7 @@ def test_no_secret_is_written_or_said_by_a_run(tmp_path, ends):
         subprocess.run(["rm", "-rf", str(with_ray)], check=True)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "uri",
     [

@@ -276,6 +276,7 @@ def refusal(port, mode):
     return asked.stderr
 
 
+@pytest.mark.slow
 def test_nobody_else_can_read_a_selection_that_runs_or_was_killed(open_root, monkeypatch):
     raw = select_spec(open_root, "shut")
     raw["privacy"]["selection"] = {"mean": 50, "shape": 50}

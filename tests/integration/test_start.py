@@ -151,6 +151,7 @@ def test_a_start_may_begin_with_what_the_pool_teaches_without_labels(tmp_path, r
     assert {address} == {value for (value,) in rows}
 
 
+@pytest.mark.slow
 def test_labels_alone_need_no_run_of_a_start(tmp_path, ray_cluster):
     """``start.runs: 0`` says what the network is: no private record is read, and nothing is spent."""
     spec = study(

@@ -359,6 +359,7 @@ def check_truth_after_crash(root):
     return result
 
 
+@pytest.mark.slow
 def test_a_study_outlives_its_driver_ctrl_c_and_an_actor(tmp_path):
     """One study, interrupted three times, each time by something else."""
     path = long_spec(tmp_path)

@@ -177,6 +177,7 @@ def run(program: Path, folder: Path, *words: str) -> subprocess.CompletedProcess
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_sweep_with_parts_of_another_package(program: Path, tmp_path: Path) -> None:
     (tmp_path / "heaps.yaml").write_text(SPEC)
     refused = run(program, tmp_path, "validate", "heaps.yaml", "--set", "tracking.uri=heaps")
@@ -235,6 +236,7 @@ def test_a_study_outlives_its_package(program: Path, tmp_path: Path) -> None:
     assert (refused.returncode, "unknown value 'pebbles'" in refused.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_doctor_lists_what_packages_add(program: Path, tmp_path: Path) -> None:
     doctor = run(program, tmp_path, "doctor", "-f", "json")
     assert doctor.returncode == 1
@@ -257,6 +259,7 @@ def test_doctor_lists_what_packages_add(program: Path, tmp_path: Path) -> None:
     assert misplaced["remedy"] == "did you mean 'dpsweep.trainables'?"
 
 
+@pytest.mark.slow
 def test_what_does_not_load_breaks_what_uses_it_alone(program: Path, tmp_path: Path) -> None:
     (tmp_path / "heaps.yaml").write_text(SPEC)
     done = run(program, tmp_path, "validate", "heaps.yaml")
@@ -274,6 +277,7 @@ def test_what_does_not_load_breaks_what_uses_it_alone(program: Path, tmp_path: P
     assert "thistle" not in names
 
 
+@pytest.mark.slow
 def test_a_starter_and_a_sampler_of_another_package(program: Path, tmp_path: Path) -> None:
     written = run(
         program, tmp_path, "init", "new.yaml", "--dataset", "pebbles", "--method", "pebble_means"

@@ -178,6 +178,7 @@ LEAST_SQUARES = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", LEAST_SQUARES)
 def test_sums_of_least_squares_are_followed(variant, monkeypatch):
     """Both sums, or the covariance and the steps: without noise, and beyond their bounds."""

@@ -70,6 +70,7 @@ def whole(method, values):
     return resolve(TRAINABLES[method].hyperparameters, given)
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "name",
     [
@@ -222,7 +223,7 @@ STUDIES = {
 SLOW = pytest.param("public by pld", marks=pytest.mark.slow)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", [SLOW if n == SLOW.values[0] else n for n in STUDIES])
 def test_the_best_of_every_mode_is_planned_as_it_was(name, tmp_path):
     """The spec passes what ``validate`` checks, and the trial it plans trains by the same plan."""

@@ -197,6 +197,7 @@ def planned(tmp_path, *options, **changes):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_a_plan_begins_with_what_will_happen(tmp_path, monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
     privacy = {"delta": 1e-5, "trial_epsilon": 2.0, "accounting": "composed", "study_epsilon": 3.0}

@@ -108,6 +108,7 @@ DRY = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("target", "verb"), [(target, verb) for target, verbs in DRY.items() for verb in verbs]
 )

@@ -39,6 +39,7 @@ def complete(tmp_path):
 SLOW = [pytest.param(shell, marks=pytest.mark.slow) for shell in ("zsh", "fish")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shell", ["bash", *SLOW])
 def test_each_shell_completes_verbs_and_studies(shell, complete):
     verbs = complete(shell, "dpsweep de")
@@ -59,6 +60,7 @@ def test_studies_are_those_of_the_root_that_is_given(complete, tmp_path):
     assert found.split() == ["third"]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("line", "found"),
     [
@@ -76,6 +78,7 @@ def test_words_of_the_product_are_completed(line, found, complete):
         assert words == found
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_each_shell_has_a_script(shell):
     done = subprocess.run(

@@ -49,6 +49,7 @@ def test_ctrl_c_while_the_program_loads_is_answered(arguments, tmp_path) -> None
     assert (done.returncode, done.stderr) == (130, "interrupted; nothing has begun\n")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("words", "code"), [("--version", 0), ("nothing", 2)])
 def test_a_command_ends_quickly_and_whole(words: str, code: int) -> None:
     """Threads end, exit handlers run and all is printed, but memory is left to the system."""

@@ -41,6 +41,7 @@ def studies(tmp_path):
     return root
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("form", ["table", "csv", "yaml", "json"])
 @pytest.mark.parametrize("verb", ["status", "best", "logs", "show 0", "pareto"])
 def test_a_journal_commands_no_terminal(studies, verb, form):
@@ -117,7 +118,7 @@ def test_tables_and_sentences_show_what_they_hold():
     assert wrapped("one\ntwo", 20) == ["one", "two"]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize("sign", ["\x00", "\x07", "\x0b", "\x1b", "\x1f", "\ufffe", "\ud800"])
 def test_a_letter_that_xml_does_not_have_ends_no_process(sign):
     """In a process of its own: vl_convert ends the one that it draws in."""

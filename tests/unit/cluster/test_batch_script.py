@@ -102,6 +102,7 @@ def state(script: Path) -> Path:
     return script.parent / "studies" / ".slurm" / "digits-eps2"
 
 
+@pytest.mark.slow
 def test_another_job_of_the_study_leaves_a_running_one_alone(script: Path) -> None:
     first = start(script, LASTS_S=4)
     wait_for_driver(script)
@@ -140,6 +141,7 @@ def test_a_job_ends_as_its_driver_and_is_not_queued_again(script: Path, code: in
     assert "requeue 77" not in log(script)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("sent", "settings", "code", "ending"),
     [

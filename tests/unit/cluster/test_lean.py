@@ -262,6 +262,7 @@ with LocalTarget(ClusterSpec(num_cpus=1), ResourcesSpec(), Path("study")):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_a_ray_of_this_machine_has_no_agents_until_one_is_called(tmp_path):
     """Nothing here calls one; a trainable of another package might."""
     done = subprocess.run(

@@ -259,6 +259,7 @@ def run_worker(home, *, then):
     return done.stdout.strip()
 
 
+@pytest.mark.slow
 def test_a_worker_loads_what_trials_need_with_threads_of_its_own():
     home = str(Path(worker.__file__).parent)
     then = "print('dpsweep.trainables.execution.actor' in sys.modules, 'torch' in sys.modules, "
@@ -266,6 +267,7 @@ def test_a_worker_loads_what_trials_need_with_threads_of_its_own():
     assert run_worker(home, then=then) == "True True 3 3"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not ray.__version__.startswith(worker.TRIED), reason="another Ray, of which all is loaded"
 )
@@ -281,6 +283,7 @@ def test_a_worker_leaves_pandas_data_sets_and_tunes_loop_to_those_who_use_them()
     assert run_worker(home, then=then).splitlines() == ["[]", "Tuner (1, 1) Dataset"]
 
 
+@pytest.mark.slow
 def test_a_worker_searches_for_garbage_again_but_not_in_what_it_has_loaded():
     """A search of all of it takes .2 s, in the middle of a trial."""
     then = "import gc; print(gc.isenabled(), gc.get_freeze_count() > 100_000)"
@@ -347,6 +350,7 @@ def is_running(process):
 
 
 @pytest.mark.ray
+@pytest.mark.slow
 def test_references_that_go_while_ray_ends_do_not_end_the_process():
     """With ``ray.shutdown`` in its place this ends with status 1 (each time that it was tried)."""
     program = """

@@ -420,6 +420,7 @@ def test_the_driver_of_machines_waits_for_them() -> None:
     assert "--no-restart" in up.arguments, "a job of this name may be running"
 
 
+@pytest.mark.slow
 def test_a_spec_that_no_command_line_takes_is_refused_for_machines() -> None:
     rows = list(range(30_000))
     spec = read(SPECS[0], f"data.public={{positions: {rows}, labels: known}}")

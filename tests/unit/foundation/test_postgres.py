@@ -104,6 +104,7 @@ def test_a_server_that_forgets_is_refused(path, setting):
         sessions.Session(path.server)._refuse_forgetful(Forgetful())
 
 
+@pytest.mark.slow
 def test_the_servers_own_words_decide_whether_it_forgets(mortal):
     """The settings are asked of the session, so one of the role's or the server's counts."""
     import psycopg
@@ -118,6 +119,7 @@ def test_the_servers_own_words_decide_whether_it_forgets(mortal):
         sessions.Session(address).run(lambda c: None)
 
 
+@pytest.mark.slow
 def test_tables_of_another_format_are_refused(mortal):
     address = mortal.make("a")
     session = sessions.Session(address)
@@ -149,6 +151,7 @@ def test_an_answer_that_was_lost_leaves_the_record_once(path, monkeypatch):
     assert len(calls) == 3
 
 
+@pytest.mark.slow
 def test_a_log_whose_database_stays_away_takes_no_more(mortal, monkeypatch):
     monkeypatch.setattr(sessions, "PATIENCE_S", 1.0)
     path = DatabasePath(mortal.make("a"), "log")
@@ -224,6 +227,7 @@ def test_kill_9_of_a_writer_frees_its_log(path):
         assert [record["kind"] for record in log.records] == ["a"]
 
 
+@pytest.mark.slow
 def test_the_lock_of_a_study_is_taken_again_after_a_restart(mortal, monkeypatch):
     monkeypatch.setattr(postgres_log, "_BEAT_S", 0.2)
     path = DatabasePath(mortal.make("a"), "digits") / "lock"

@@ -81,6 +81,7 @@ def test_a_server_without_a_free_connection_is_not_silent(words):
     assert "search.max_concurrent" in error.fix
 
 
+@pytest.mark.slow
 def test_a_role_at_its_limit_is_told_how_to_get_a_connection(owned, monkeypatch):
     monkeypatch.setattr(sessions, "EARLY_S", 1.0)
     monkeypatch.setattr(sessions, "PATIENCE_S", 1.0)
@@ -108,6 +109,7 @@ def test_of_a_database_no_disk_is_said_to_be_full(tmp_path):
     assert "the disk is full" in str(unusable(None, error))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("grants", "words"),
     [

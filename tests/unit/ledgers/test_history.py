@@ -66,6 +66,7 @@ def test_what_agrees_is_opened(study):
     ledger.close()
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("trial", [0, 1, 2, 3])
 def test_a_trial_that_was_admitted_has_a_ledger_file(study, trial):
     trial_file(study, trial).unlink()
@@ -167,6 +168,7 @@ def test_a_study_ledger_of_before_files_were_named_is_still_opened(ledgers):
 # --- Terms ----------------------------------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [

@@ -137,6 +137,7 @@ def test_a_charge_without_a_number_for_epsilon_is_refused(ledgers, monkeypatch):
 FILTER = RenyiFilter.at(8, target_epsilon=2.0, delta=1e-5)
 
 
+@pytest.mark.sampled(7)
 @pytest.mark.parametrize("segment", [1, 7, 60, 400])
 def test_the_reserved_plan_is_accepted_in_any_segments_and_nothing_beyond(ledgers, segment):
     noises = [1.0 + 0.001 * t for t in range(200)]

@@ -83,6 +83,7 @@ def test_many_mutated_specs_are_refused_in_words(tmp_path, monkeypatch):
     assert IN_ALL / 2 < refused < IN_ALL - IN_CI
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "value",
     [

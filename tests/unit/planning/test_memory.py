@@ -121,6 +121,7 @@ def measured(checked, seconds=60.0):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(measuring._meter("cpu") is None, reason="this system tells no peaks")
 def test_a_peak_is_of_steps_in_whole_batches_or_it_is_none(tmp_path, monkeypatch):
     gradient = DPSGD._gradient

@@ -48,6 +48,7 @@ GOLDEN = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("factor", "noise", "whole", "winner"), GOLDEN)
 def test_what_the_winner_keeps(factor, noise, whole, winner):
     plan = NoiseSchedule(prefix_factor=factor).plan(noise, 512 / 54_000, 316)
@@ -185,6 +186,7 @@ def test_a_prefix_needs_no_scheduler_of_its_own(tmp_path):
     assert {c.phase for c in chosen.classes} == {0}
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("slots", [1, 5])
 def test_it_is_simulated_like_every_search(tmp_path, slots):
     study = checked(tmp_path, scheduler={"keep": 2}, privacy={"trial_epsilon": 0.6})

@@ -97,6 +97,7 @@ def test_the_composed_indication_is_the_composition_of_all_trials():
     assert composed_epsilon(plans, tasks[::-1], 6) == whole  # the dearest count twice
 
 
+@pytest.mark.slow
 def test_infeasible_configurations_are_counted_with_their_reason():
     summary = summarize_plan(
         checked(sets=["search.space.noise.noise_multiplier={choice: [0.2, 20]}"])
@@ -105,6 +106,7 @@ def test_infeasible_configurations_are_counted_with_their_reason():
     assert "first step already costs" in summary.reasons[0]
 
 
+@pytest.mark.slow
 def test_the_share_of_a_grid_is_exact():
     sets = ["search.space.noise.noise_multiplier={choice: [0.2, 20, 30]}"]
     summary = summarize_plan(checked(sampler="grid", sets=sets))

@@ -31,6 +31,7 @@ def made(root, accounting, visibility):
     return raw
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("accounting", "visibility", "sampling"),
     [

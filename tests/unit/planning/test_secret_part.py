@@ -52,6 +52,7 @@ def test_sizes_and_rates_are_declared_ones(raw):
     assert final.records == "private"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "changes",
     [
@@ -82,6 +83,7 @@ def test_the_final_run_gets_what_the_search_leaves_and_no_more(raw, changes):
     assert over.selected(charge.selection, delta=1e-5) > 3.0
 
 
+@pytest.mark.slow
 def test_profiles_leave_the_final_run_more(raw):
     renyi, profiles = (choose_selection(checked_of(raw, more)) for more in ({}, PLD))
     assert profiles.bound.final_epsilon > 1.03 * renyi.bound.final_epsilon

@@ -337,6 +337,7 @@ def command(tmp_path, *options, text=None):
     )
 
 
+@pytest.mark.slow
 def test_the_command_prints_the_same_twice_and_only_data(tmp_path):
     first, second = command(tmp_path), command(tmp_path)
     assert first.returncode == 0, first.stderr
@@ -347,6 +348,7 @@ def test_the_command_prints_the_same_twice_and_only_data(tmp_path):
     assert [p.name for p in tmp_path.iterdir()] == ["sweep.yaml"]
 
 
+@pytest.mark.slow
 def test_every_row_carries_the_terms_of_its_epsilon(tmp_path):
     options = ["--trials", "3", "--policies", "fifo", "--seed", "3"]
     done = command(tmp_path, "-f", "json", *options)
@@ -361,6 +363,7 @@ def test_every_row_carries_the_terms_of_its_epsilon(tmp_path):
     assert f"{row['regret']}" in csv.stdout
 
 
+@pytest.mark.slow
 def test_recorded_curves_replace_the_made_up_ones(tmp_path):
     lines = [
         {"hparams": {"optim.lr": lr}, "curve": [[0.1, score / 2], [1, score]]}

@@ -69,7 +69,7 @@ def epsilon_of_a_trial(spec):
     return epsilon_of(plan, delta=spec.privacy.delta, accountant="pld")
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("visibility", ["public", "noisy"])
 @pytest.mark.parametrize("name", BY_NAME)
 def test_each_is_a_valid_study_within_epsilon(name, visibility):
@@ -100,7 +100,7 @@ def test_a_rung_is_a_share_of_the_steps():
     assert steps == [(7, 67), (23, 67)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     ("name", "expected"),
     [

@@ -52,6 +52,7 @@ def advice(tmp_path_factory):
     return advised(path, "probe", "halving", "fifo", "random", replicates=40)
 
 
+@pytest.mark.slow
 def test_regrets_have_the_order_of_the_tables(advice):
     probe, halving, fifo, random = (played.regret for played in advice.played)
     assert -0.1 < probe < 0.5 < halving < fifo < random
@@ -92,6 +93,7 @@ def test_a_seed_gives_the_same_advice_and_another_one_another(tmp_path):
     assert advised(path, "fifo", replicates=2, seed=1).played[0].regrets == first[:2]
 
 
+@pytest.mark.slow
 def test_select_plays_the_best_of_a_random_number(tmp_path):
     (select,) = advised(written(tmp_path), "select", replicates=40).played
     assert 5 < select.runs < 18

@@ -76,7 +76,7 @@ def settings(place: Path, task: str, **changes: Any) -> list[str]:
     return [word for key, value in given.items() for word in ("--set", f"{key}={value}")]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("task", OPTIONS)
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_learns_from_it(

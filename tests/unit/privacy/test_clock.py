@@ -76,6 +76,7 @@ def test_crashed_segments_move_the_stop() -> None:
     assert EpsilonClock(Plan((run,)), delta=DELTA, spent=over).last_allowed(2.0) == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_a_calibrated_plan_is_allowed_to_its_end(accountant: str) -> None:
     schedule = NoiseSchedule("cosine", 0.5)

@@ -21,6 +21,7 @@ def test_the_table_is_large_and_each_row_has_two_witnesses() -> None:
         assert len(row["rdp"]) + len(row.get("pld", {})) >= 2
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("row", ROWS, ids=[row["name"] for row in ROWS])
 def test_rdp_agrees_with_every_witness(row: dict) -> None:
     plan = Plan.from_json(row["events"])
@@ -39,7 +40,7 @@ def test_rdp_agrees_with_every_witness(row: dict) -> None:
         assert epsilon == pytest.approx(witness, rel=5e-3)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "row", [row for row in ROWS if "pld" in row], ids=[r["name"] for r in ROWS if "pld" in r]
 )

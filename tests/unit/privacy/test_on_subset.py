@@ -37,6 +37,7 @@ def bound_on(trials, finals, *, rate=0.1, accountant="rdp"):
     return SubsetBound.of(trials, finals, rate=rate, final_epsilon=1.0, accountant=accountant)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", [0, 1])
 @pytest.mark.parametrize(
     ("accountant", "close"), [("rdp", 1e-6), ("pld", 2e-4)], ids=["rdp", "pld"]

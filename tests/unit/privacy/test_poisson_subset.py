@@ -54,7 +54,7 @@ SAMPLED = [  # noise, rate, epsilon, delta of the subsampled Gaussian by other m
 ]
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("noise", "rate", "epsilon", "delta"), SAMPLED)
 def test_one_gaussian_on_a_subset_is_the_subsampled_gaussian(noise, rate, epsilon, delta):
     at = np.array([epsilon])
@@ -86,7 +86,7 @@ SEARCHES = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("noise", "shape", "known", "pld", "renyi", "zhu_wang"), SEARCHES)
 def test_a_search_on_a_subset_and_a_final_run(noise, shape, known, pld, renyi, zhu_wang):
     base = Plan((EventRun(PoissonGaussian(noise, 0.01), 1000),))
@@ -102,6 +102,7 @@ def test_a_search_on_a_subset_and_a_final_run(noise, shape, known, pld, renyi, z
     assert renyi < zhu_wang  # with their factor 3
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_limits(accountant):
     events = plan_of(Gaussian(2.0), Laplace(3.0))

@@ -98,7 +98,7 @@ def test_every_difference_has_a_reason_and_is_a_lower_price():
                 assert ours < row[accountant]
 
 
-@pytest.mark.sampled(5)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("row", table())
 def test_the_calculator_says_what_is_known(row):
     for accountant in {"pld", "rdp"} & row.keys():
@@ -111,12 +111,13 @@ def test_the_calculator_says_what_is_known(row):
         assert price(events_of(row)) <= price(events_of(row), "rdp")
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("row", table(run_alone=True))
 def test_what_the_search_leaves_to_one_run(row):
     assert price(steps_of(row["run"])) == pytest.approx(row["run_alone"], abs=2e-3)
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(42)
 @pytest.mark.parametrize("row", table(best_of=False, gaussian=False, pld=True))
 def test_declared_events_lie_between_the_ends_of_another_accountant(row):
     for rows in (row["steps"], row.get("run", row["steps"])):
@@ -129,6 +130,7 @@ def test_declared_events_lie_between_the_ends_of_another_accountant(row):
             assert low <= ours <= high + 0.003
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("row", table(prv_upper=True))
 def test_the_other_accountant_is_the_known_one(row):
     assert ends_of_prv(tuple(map(tuple, row["steps"])))[1] == pytest.approx(
@@ -144,6 +146,7 @@ def levels():
     ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("row", levels())
 def test_noise_of_a_single_run(row):
     [[known, rate, steps]], epsilon = row["steps"], row["pld"]
@@ -159,6 +162,7 @@ def test_noise_of_a_single_run(row):
 # --- The best of a random number of runs --------------------------------------------------------
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("row", PRICES["numbers_of_runs"])
 def test_the_number_of_runs(row):
     mean, shape = row["mean"], row["shape"]
@@ -237,6 +241,7 @@ def explicit_order(mu, mean, shape):
     return -best.fun
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("row", table(at_least=True))
 def test_an_explicit_order_costs_nearly_as_much(row):
     order = explicit_order(row["gaussian"], *row["best_of"])

@@ -131,6 +131,7 @@ def chunks_of(selection):
     return (chunk for _, chunk in selection._chunks())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("shape", SHAPES)
 def test_draws_follow_the_distribution_and_not_its_neighbors(shape):
     selection, generator = Selection(10, shape), np.random.default_rng(7)

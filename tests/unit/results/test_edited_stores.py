@@ -45,6 +45,7 @@ def opened(uri):
     return load_sweep("mlflow:composed/composed", tracking_uri=uri)
 
 
+@pytest.mark.slow
 def test_a_study_with_two_runs_is_one_and_its_trials_are_those_of_the_whole_one(folder, uri):
     (row,) = stored_overview(uri)
     assert (row["where"], row["state"]) == ("mlflow:composed/composed", "finished")
@@ -114,7 +115,7 @@ EDITS = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(36)
 @pytest.mark.parametrize("of", [None, 1])
 @pytest.mark.parametrize("tag", [*EDITS, "dpsweep.trial", "dp.epsilon", "plan.epsilon"])
 def test_no_edited_tag_is_a_traceback(uri, tag, of):

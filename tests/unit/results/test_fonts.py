@@ -96,6 +96,7 @@ def test_a_snowman_is_not_covered(own_fonts, environment_with_a_font):
     assert images_of([SNOWMAN], environment_with_a_font) != [own]
 
 
+@pytest.mark.slow
 @by_fontconfig
 @pytest.mark.parametrize("name", ["a", SNOWMAN])
 def test_the_process_that_draws_has_the_fonts_that_letters_need(

@@ -84,6 +84,7 @@ def test_a_folder_without_studies_and_no_folder(tmp_path):
     assert (done.returncode, "no folder" in done.stderr) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_store_lists_what_folders_do(studies):
     for name in NAMES:
         uri = track(studies.parent, name)
@@ -248,6 +249,7 @@ def test_a_trial_that_is_not_there_and_one_that_failed(studies):
     assert all(set(COLUMNS) < set(point) for point in shown["curve"])
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(
     "words",
     ["list", "show composed 0", "compare composed public", "best composed", "budget b.jsonl"],

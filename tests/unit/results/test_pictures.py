@@ -412,6 +412,7 @@ def test_a_picture_that_fails_is_said_and_fails_no_study(study, monkeypatch):
     assert "no such mark" in said[0]
 
 
+@pytest.mark.slow
 def test_a_process_of_its_own_draws_when_it_is_told_to(study):
     from dpsweep.running.gallery import Drawing
 
@@ -469,6 +470,7 @@ def test_an_interrupted_end_leaves_no_process_behind(study):
     assert not result.files.page.exists()
 
 
+@pytest.mark.slow
 def test_what_draws_has_loaded_what_an_epsilon_needs_when_it_is_asked(study):
     path = study("composed").files.path
     program = f"""

@@ -154,6 +154,7 @@ def tellers(marks, answers):
         m in text for m in marks)}  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 def test_the_marks_are_in_the_sealed_study(selected):
     """Else nothing below would show anything."""
     texts = "".join(texts_of(selected.sealed, without=selected.root / "none").values())
@@ -161,6 +162,7 @@ def test_the_marks_are_in_the_sealed_study(selected):
     assert sum(mark in texts for mark in selected.marks) >= len(selected.marks) / 2
 
 
+@pytest.mark.sampled(2)
 def test_of_the_other_trials_of_a_selection_nothing_is_said(selected):
     answers = everything_said(selected.root, "selection")
     assert tellers(selected.marks, answers) == {}

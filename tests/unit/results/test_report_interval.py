@@ -52,6 +52,7 @@ def test_the_half_width_is_that_of_student():
     assert half_width([0.5, 0.5]) == 0
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("count", [2, 5, 60])
 def test_the_interval_holds_the_mean_in_95_of_100_cases(count):
     """With normal quantiles 2 values would reach 70%, 5 values 88%."""

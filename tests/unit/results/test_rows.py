@@ -42,7 +42,7 @@ def number(cell):
     return float("inf") if cell in (None, "inf") else float(cell)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_an_epsilon_is_the_same_wherever_it_is_read(studies, name, tmp_path):
     import pandas as pd
@@ -89,6 +89,7 @@ def test_an_epsilon_is_the_same_wherever_it_is_read(studies, name, tmp_path):
         assert frame.attrs["statement"]["epsilon"] == claim.epsilon
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_has_all_terms_and_the_frame_those_that_rows_share(studies, name):
     result = load_sweep(name, root=studies)
@@ -193,6 +194,7 @@ def test_of_a_selection_nothing_but_its_winner_gets_out(studies, verb):
     assert all(re.search(r'"trial": 0', line) for line in rows)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("verb", VERBS)
 def test_of_a_selection_that_has_not_released_nothing_gets_out(tmp_path, verb):
     checked = preflight(select_spec(tmp_path))
@@ -215,6 +217,7 @@ def test_of_a_selection_that_has_not_released_nothing_gets_out(tmp_path, verb):
         assert "its trials are secret" in said
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("verb", VERBS)
 def test_of_a_public_search_only_the_final_run_has_a_claim(studies, verb):
     said = output(studies, "public", verb)

@@ -47,7 +47,7 @@ def close(one, other):
     return one == other
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("name", NAMES)
 def test_every_row_is_the_same_as_from_its_files(home, away, name):
     local = load_sweep(name, root=home / "studies")
@@ -111,6 +111,7 @@ def test_reports_are_the_same_but_for_test_scores_which_are_of_one_model(home, a
                 assert close(p["epsilon"], q["epsilon"])
 
 
+@pytest.mark.slow
 def test_the_command_line_reads_it_and_says_who_is_the_authority(home, away):
     done = cli_here("best", "mlflow:composed/composed", "-f", "json")
     here = cli_here("best", "composed", "--root", home / "studies", "-f", "json")
@@ -192,6 +193,7 @@ def test_a_store_that_is_no_database_is_an_error_in_words_without_its_password(t
     assert "me:***@127.0.0.1" in str(caught.value)
 
 
+@pytest.mark.slow
 def test_two_studies_of_one_name_are_told_apart_by_id_in_an_experiment_with_slashes(tmp_path):
     copy_studies(tmp_path, ["composed"])
     uri = track(tmp_path, "composed", experiment="team/digits")
@@ -222,6 +224,7 @@ def tampered(tmp_path, tags):
     return load_sweep("mlflow:composed/composed", tracking_uri=uri)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("tags", "words"),
     [

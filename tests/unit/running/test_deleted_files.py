@@ -29,6 +29,7 @@ def play(tmp_path, monkeypatch, seed, accounting):
     return studies
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(5))
 def test_no_schedule_of_kills_and_deletions_spends_more_than_is_claimed(
     tmp_path, monkeypatch, seed
@@ -43,6 +44,7 @@ def test_two_hundred_schedules(tmp_path, monkeypatch, seed):
     play(tmp_path, monkeypatch, seed, KINDS[seed % len(KINDS)])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accounting", SOME)
 def test_a_study_that_nobody_touches_finishes_after_any_number_of_kills(
     tmp_path, monkeypatch, accounting
@@ -59,6 +61,7 @@ def test_a_study_that_nobody_touches_finishes_after_any_number_of_kills(
     assert studies.launch(chance=0.0) == "ran"
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("accounting", SOME)
 def test_a_study_of_which_all_but_its_own_ledger_is_deleted_runs_nothing(
     tmp_path, monkeypatch, accounting

@@ -16,6 +16,7 @@ def raw(tmp_path):
     return raw
 
 
+@pytest.mark.slow
 def test_pictures_that_an_end_has_left_out_are_drawn_by_the_same_command(raw, monkeypatch):
     files = run_here(monkeypatch.setattr, raw).files
     assert "finished (" in files.page.read_text()
@@ -29,6 +30,7 @@ def test_pictures_that_an_end_has_left_out_are_drawn_by_the_same_command(raw, mo
     assert len(read_log(files.journal)) == before
 
 
+@pytest.mark.slow
 def test_pictures_that_cannot_be_drawn_are_tried_again(raw, monkeypatch):
     files = run_here(monkeypatch.setattr, raw).files
     files.page.unlink()

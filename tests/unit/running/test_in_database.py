@@ -98,6 +98,7 @@ def test_a_study_in_a_database_is_run_read_and_continued(tmp_path, monkeypatch, 
     assert (budget.account.epsilon, budget.studies[0]["state"]) == (6.0, "finished")
 
 
+@pytest.mark.slow
 def test_a_new_dataset_ledger_is_said_to_be_new_once(tmp_path, monkeypatch, address):
     """Asking whether it can be written makes none."""
     ear, note = Listening(), f"{address}#digits is a new dataset ledger: nothing is spent yet"
@@ -114,6 +115,7 @@ def test_asking_whether_a_dataset_ledger_can_be_written_makes_none(tmp_path, add
         assert not ledger.path.exists()
 
 
+@pytest.mark.slow
 def test_the_tracker_gets_ledgers_as_files(tmp_path, raw):
     import mlflow
 
@@ -156,6 +158,7 @@ def test_ledgers_do_not_move(monkeypatch, raw, other):
         run_here(monkeypatch.setattr, raw)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("lost", ["study", "trial", "journal", "all"])
 def test_what_is_deleted_in_the_database_gives_nothing_back(monkeypatch, raw, lost):
     files = files_of(raw)
@@ -189,6 +192,7 @@ def test_a_copied_directory_does_not_spend_twice(tmp_path, monkeypatch, raw):
         run_here(monkeypatch.setattr, raw)
 
 
+@pytest.mark.slow
 def test_optunas_study_in_the_database_follows_the_journal(tmp_path, monkeypatch, address):
     raw = spec_of(tmp_path, address)
     place = place_of(run_here(monkeypatch.setattr, raw).files.optuna)

@@ -46,6 +46,7 @@ def test_a_cluster_that_does_not_answer_costs_the_dataset_nothing(tmp_path, raw,
     assert not has_begun(StudyFiles.at(tmp_path / "studies" / "unjoined"))
 
 
+@pytest.mark.slow
 def test_until_something_is_charged_a_spec_may_change(tmp_path, raw, unreachable):
     run(tmp_path, raw)
     raw["search"]["space"]["optim.lr"] = 0.123

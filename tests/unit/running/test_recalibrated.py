@@ -63,6 +63,7 @@ def events_of(plan):
     return {(run.part, run.event) for run in plan.runs}
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("accounting", ["declared", "prefix", "probe"])
 def test_new_trials_of_a_begun_study_run_the_declared_events(tmp_path, monkeypatch, accounting):
     studies = MortalStudies(tmp_path, 0, monkeypatch, accounting=accounting)
@@ -85,6 +86,7 @@ def test_new_trials_of_a_begun_study_run_the_declared_events(tmp_path, monkeypat
     assert studies.check() == "claimed"
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("accounting", ["declared", "prefix", "probe"])
 def test_much_other_noise_is_refused_before_anything_runs(tmp_path, monkeypatch, accounting):
     studies = MortalStudies(tmp_path, 0, monkeypatch, accounting=accounting)
@@ -115,6 +117,7 @@ def want(studies, monkeypatch, num_trials):
     )
 
 
+@pytest.mark.slow
 def test_a_study_that_has_finished_stays_so(tmp_path, monkeypatch):
     """Its budget was used up before all of the wanted trials had begun."""
     studies = MortalStudies(tmp_path, 0, monkeypatch, accounting="declared")
@@ -171,6 +174,7 @@ def kill_at(patch, where):
     patch.setattr(Stage, "admit", lambda s, task: kill() if task.trial else admit(s, task))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("where", ["final", "second", "written"])
 def test_a_search_on_a_secret_part_ends_within_the_bound_on_record(
     private, tmp_path, monkeypatch, where

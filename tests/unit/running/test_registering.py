@@ -180,6 +180,7 @@ def test_the_best_trial_is_registered_with_the_claim_of_its_study(result, regist
     assert client.get_model_version("composed", "1").run_id == best.run_id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["composed", "features"])
 def test_it_answers_as_the_trial_where_dpsweep_is_not(name, root, result, answers):
     of_study = load_sweep(name, root=root / "studies")
@@ -307,6 +308,7 @@ def test_the_command_line_registers_and_asks(result, registered, root, uri, tmp_
     assert "arrays of float64 of shape [8, 8]" in takes.stdout
 
 
+@pytest.mark.slow
 def test_predict_says_each_mistake_in_a_line(registered, root, uri, tmp_path):
     store, studies = ("--tracking-uri", uri), ("--root", root / "studies")
     np.savez(tmp_path / "bad.npz", inputs=np.zeros((2, 7, 7)))
@@ -364,6 +366,7 @@ def test_nor_is_one_that_is_named_in_python(result, chooser, monkeypatch):
         register_model(result, 0, **chooser)
 
 
+@pytest.mark.slow
 def test_a_store_that_lacks_the_run_is_refused(result, tmp_path):
     from mlflow import MlflowClient
 
@@ -449,6 +452,7 @@ def test_language_models_are_refused(result, monkeypatch):
         register_model(again)
 
 
+@pytest.mark.slow
 def test_a_claim_that_is_lost_is_lost_on_every_version(tmp_path):
     from mlflow import MlflowClient
 
@@ -524,6 +528,7 @@ def test_a_claim_that_ledgers_refute_is_lost_at_the_next_launch(tmp_path, monkey
             assert "epsilon=6.0000" not in text
 
 
+@pytest.mark.slow
 def test_a_model_whose_files_were_moved_is_made_again(tmp_path, monkeypatch):
     """A version without files was handed out as a new one, and no command led out of it."""
     from mlflow import MlflowClient
@@ -620,6 +625,7 @@ def test_nor_do_two_of_other_machines(result, registered, client, monkeypatch):
     assert {name: int(version) for name, version in aliases.items()} == {"first": 1, "second": 1}
 
 
+@pytest.mark.slow
 def test_of_a_selection_the_winner_alone_is_registered(tmp_path, monkeypatch):
     from mlflow import MlflowClient
 

@@ -43,6 +43,7 @@ def columns(frame, names, kind="probability"):
     return frame[[f"{kind}/{name}" for name in names]].to_numpy()
 
 
+@pytest.mark.slow
 def test_texts(tmp_path, monkeypatch):
     from tiny_text import WORDS, save_encoder
 
@@ -71,6 +72,7 @@ def test_texts(tmp_path, monkeypatch):
     assert len(served.predict([texts[0]])) == 1
 
 
+@pytest.mark.slow
 def test_images_of_a_folder(tmp_path, monkeypatch):
     from PIL import Image
 
@@ -93,6 +95,7 @@ def test_images_of_a_folder(tmp_path, monkeypatch):
     assert accuracy == pytest.approx(result.best().metrics["test/accuracy"], abs=1e-6)
 
 
+@pytest.mark.slow
 def test_attributes_of_an_npz(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     values = rng.normal(size=(120, 5))

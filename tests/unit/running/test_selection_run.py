@@ -67,6 +67,7 @@ def test_all_traces_are_gone_before_anything_is_delivered(tmp_path, traces):
     assert traces == {"log_best_model": ([], False), "deliver": ([], False)}
 
 
+@pytest.mark.slow
 def test_the_store_hears_of_a_selection_when_nothing_else_is_left(tmp_path, temporary, monkeypatch):
     """It keeps when it was told something: the start would tell how many trials there were."""
     made, told = [], []
@@ -130,6 +131,7 @@ sweep.run_sweep(selections.select_spec(root, is_noisy=sys.argv[3] == "noisy"))
 """
 
 
+@pytest.mark.slow
 def test_a_selection_by_profiles_claims_less_for_the_same_trials(tmp_path, temporary):
     """What is claimed comes from the ledger, and a second launch finds it there."""
     epsilons = {}
@@ -250,6 +252,7 @@ def test_what_cannot_be_erased_is_told(tmp_path, temporary, monkeypatch):
 CHEAP, DEAR = 0.4, 0.9
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_no_draw_is_dearer_than_what_was_charged(tmp_path, temporary, monkeypatch, accountant):
     """The theorems hold for trials below the charged bound; a sample of plans may miss some."""

@@ -141,6 +141,7 @@ def test_with_two_objectives_it_is_shown_all():
     assert sampler._shown is study
 
 
+@pytest.mark.slow
 def test_a_suggestion_takes_no_longer_with_three_times_the_trials():
     """What every trial that has ended is asked is asked once, and not for each suggestion."""
     few, many = history(1500), history(4500)

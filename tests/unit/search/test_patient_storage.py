@@ -41,7 +41,7 @@ class Place:
         pass
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("sampler", "error"),  # each sampler with each error, in two of four ways every time
     [
@@ -145,6 +145,7 @@ def test_a_session_that_breaks_while_trials_are_read_is_given_up(
     storage.engine.dispose()
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("error", [GONE, BROKEN], ids=["gone", "broken"])
 @pytest.mark.parametrize("name", ["create_new_study", "get_all_trials", "get_study_user_attrs"])
 def test_a_study_is_opened_though_an_answer_is_lost(tmp_path, monkeypatch, name, error):

@@ -112,7 +112,7 @@ def test_an_end_that_a_kill_cut_off_is_told(tmp_path):
     assert told == []
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("sampler", ["random", "tpe", "grid"])
 @pytest.mark.parametrize("points", [[], [{"optim.lr": 1.0}, {"noise.shape": "cosine"}]])
 @pytest.mark.parametrize("is_cut", [False, True])
@@ -257,6 +257,7 @@ def test_a_claim_that_is_given_up_leaves_the_epsilons_of_trials_that_have_ended(
     assert epsilons == [1.25] * 3
 
 
+@pytest.mark.slow
 def test_a_file_that_missed_it_is_written_anew(composed, tmp_path):
     spec, space, before, after = composed
     path, said = tmp_path / "optuna.db", []

@@ -42,6 +42,7 @@ GRID = {"method": "dp_sgd", "optim.lr": {"choice": [0.5, 1.0, 2.0]},
         "noise.shape": {"choice": ["constant", "cosine"]}}  # fmt: skip
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("sampler", "changes"),
     [
@@ -172,6 +173,7 @@ def scores(search, config):
     return [abs(config["optim.lr"] - 1.0)] * len(search.objectives)
 
 
+@pytest.mark.slow
 def test_a_genetic_sampler_goes_on_as_if_nothing_had_ended(tmp_path):
     """Its parents are an attribute of the study, by identifiers that are not the file's."""
     spec, space = make(
@@ -216,7 +218,7 @@ def test_a_write_that_is_cut_off_is_not_made_twice(tmp_path, monkeypatch):
     assert [trial[0] for trial in stored(path)[1]] == [0, 1]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(21)
 @pytest.mark.parametrize(
     "change",
     [
@@ -280,6 +282,7 @@ def test_of_a_genetic_trial_that_is_not_all_drawn_the_file_has_nothing(tmp_path)
     assert stored(path)[1][number][-1] == attrs
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("values", "reason"),
     [

@@ -180,6 +180,7 @@ def test_any_path_is_read_back_as_it_is(value):
     assert read_spec(text).data.path == value
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_spec_that_validates(tmp_path):
     path, spec = tmp_path / "mine.npz", tmp_path / "spec.yaml"
     labels = np.arange(2000) % 4

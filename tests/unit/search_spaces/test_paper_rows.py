@@ -221,6 +221,7 @@ def test_a_file_of_the_right_shape_is_all_that_a_recipe_needs(tmp_path) -> None:
     assert task.planned_epsilon <= 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("task", "classes"), [("smiling", 2), ("multi_label", len(ATTRIBUTES))])
 def test_a_directory_of_faces_is_all_that_their_rows_need(task, classes, tmp_path) -> None:
     celeba(tmp_path)

@@ -61,7 +61,7 @@ def values_of(name, *keys):
     return found[0] if len(keys) == 1 else found
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(15)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_preset_fits_its_methods(name):
     spec = read_spec(preset_spec(name))
@@ -72,7 +72,7 @@ def test_each_preset_fits_its_methods(name):
         assert problems == dict.fromkeys(problems)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_preset_is_its_whole_grid_and_claims_nothing_of_the_search(name):
     spec, text = spec_of(name), preset_spec(name)
@@ -96,6 +96,7 @@ def test_each_preset_is_its_whole_grid_and_claims_nothing_of_the_search(name):
     assert SweepSpec.from_yaml(spec.to_yaml()) == spec
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("name", NAMES)
 def test_each_preset_has_a_plan_within_its_budget(name):
     """The cheapest and the dearest corner of each grid can be planned."""
@@ -352,6 +353,7 @@ def test_an_unknown_preset_has_a_hint():
     assert "did you mean 'tramer2021/fashion_mnist'?" in str(error.value)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.parametrize("method", METHODS)
 def test_each_method_has_a_starter(method, dataset):

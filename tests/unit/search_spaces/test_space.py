@@ -218,6 +218,7 @@ class TestBranches:
         assert set(seen["c"]) == {0.5}
         assert set(seen["d"]) == {None}  # not listed: its default
 
+    @pytest.mark.sampled(3)
     @pytest.mark.parametrize(
         "sampler",
         [

@@ -33,6 +33,7 @@ def test_each_starter_is_valid_and_fits_its_method(dataset):
     assert spec.search.space == SweepSpec.from_yaml(spec.to_yaml()).search.space
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize(
     ("method", "dataset"), [(method, name) for method in SPACES for name in SPACES[method].spaces]
 )
@@ -76,6 +77,7 @@ RECIPES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("mode", RECIPES)
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_its_comments_lead_to_every_mode(dataset, mode):

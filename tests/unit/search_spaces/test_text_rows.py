@@ -24,6 +24,7 @@ def encoder(tmp_path_factory):
     return save_tokenizer(place)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("task", ["sst2", "qnli"])
 @pytest.mark.parametrize("variant", ["bitfit", "full", "lora"])
 def test_a_row_of_glue_reads_a_directory_of_datasets(task, variant, encoder, tmp_path):

@@ -90,6 +90,7 @@ def check_checkpoints(files):
             store.load("best")
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("part", range(4))
 def test_no_file_of_a_study_lowers_what_it_has_spent(studies, tmp_path, part):
     for seed in range(part, IN_CI, 4):

@@ -53,6 +53,7 @@ def test_a_name_that_no_study_can_have_opens_nothing(studies, name):
         load_sweep(name, root=studies)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "verb", ["status", "best", "show", "report", "pareto", "decisions", "logs", "export"]
 )
@@ -63,6 +64,7 @@ def test_every_verb_refuses_the_way_out(studies, verb):
     assert "'../outside' is no name of a study" in done.stderr
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("trial", ["99", "99999999999999999999", "../0", "0/../1", "0x1"])
 def test_a_trial_is_a_number_that_the_journal_knows(studies, trial):
     done = cli_here("show", "composed", trial, "--root", studies)
@@ -102,6 +104,7 @@ def soon():
     signal.alarm(0)
 
 
+@pytest.mark.sampled(5)
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize(("value", "end"), [(DEEP, "\n"), (LONG, "\n"), (DEEP, ""), (LONG, "")])
 @pytest.mark.parametrize("file", ["journal.jsonl", "ledger/study.jsonl", "ledger/trial-0000.jsonl"])
@@ -117,6 +120,7 @@ def test_a_log_with_a_value_that_cannot_be_read_is_damaged(studies, file, value,
     assert path.read_bytes() == before
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("value", [DEEP, LONG])
 @pytest.mark.parametrize("file", ["trials/0000/trial.json", "tracking.json"])
@@ -130,7 +134,7 @@ def test_a_document_with_such_a_value_is_damaged(studies, file, value):
         read_task(path)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(51)
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize("kind", [os.mkfifo, os.mkdir])
 @pytest.mark.parametrize(
@@ -164,6 +168,7 @@ NO_MATRICES = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("forged", NO_MATRICES)
 def test_a_confusion_matrix_that_is_none_is_not_drawn(studies, tmp_path, forged):
     result, page = load_sweep("composed", root=studies), tmp_path / "page.html"
@@ -178,6 +183,7 @@ def test_a_confusion_matrix_that_is_none_is_not_drawn(studies, tmp_path, forged)
     assert confusion(result) is not None
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("soon")
 def test_a_spec_with_aliases_is_none_that_a_study_keeps(studies):
     path = studies / "composed" / "spec.yaml"
@@ -203,7 +209,7 @@ NO_SPECS = [
 NO_NAMES = ["1", "null", "2001-01-01", "true", "[composed]", "{a: 1}", HEX, f"[{HEX}]"]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.usefixtures("soon")
 @pytest.mark.parametrize(
     ("old", "new"),

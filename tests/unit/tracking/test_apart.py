@@ -326,6 +326,7 @@ def test_what_is_no_folder_on_the_path_of_modules_is_passed_over(
     assert list(make("digits").notes) == ["opened"]
 
 
+@pytest.mark.slow
 def test_a_process_that_cannot_be_started_is_no_store_that_is_away(
     uri: str, tmp_path: Path, story: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -352,6 +353,7 @@ def test_a_process_that_cannot_be_started_is_no_store_that_is_away(
     ]
 
 
+@pytest.mark.slow
 def test_it_runs_without_standard_streams(uri: str, tmp_path: Path) -> None:
     """A driver that was started by ``2>&-``."""
     code = f"""

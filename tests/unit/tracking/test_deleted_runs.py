@@ -39,6 +39,7 @@ def add_model(client, run_id: str, folder: Path) -> tuple:
     return model.model_id, version.version
 
 
+@pytest.mark.slow
 def test_models_of_a_deleted_experiment_lose_a_claim_that_is_lost(
     story, open_tracker, state_path, client, tmp_path
 ) -> None:
@@ -125,6 +126,7 @@ def test_trials_are_shown_under_the_run_that_their_study_has_now(
         assert client.get_run(run_id).data.tags["mlflow.parentRunId"] == again.parent_run_id
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("remembers", [True, False])
 def test_runs_under_the_studys_own_run_go_on(
     remembers, story, open_tracker, client, state_path
@@ -150,6 +152,7 @@ def test_runs_under_the_studys_own_run_go_on(
         assert third.run_id_of(trial) == second.run_id_of(trial) not in runs
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("value", ["done", "9" * 4500], ids=["word", "digits"])
 @pytest.mark.parametrize(("tag", "of"), [("dpsweep.seq", None), ("dpsweep.trial", 0)])
 def test_a_tag_that_was_edited_by_hand_holds_up_nothing(

@@ -393,6 +393,7 @@ def test_a_deleted_experiment_is_a_clear_word(story, store_uri, state_path, clie
     assert "restore" in str(caught.value.fix)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("since", ["", "another has the name", "an earlier version", "it moved"])
 def test_a_renamed_experiment_keeps_the_study(
     since, story, store_uri, state_path, client, tmp_path
@@ -423,6 +424,7 @@ def test_a_renamed_experiment_keeps_the_study(
     assert names - {"Default", "unused"} == expected
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     "since", ["another name is asked for", "and by an earlier version", "the file is a new one"]
 )
@@ -513,6 +515,7 @@ def test_the_signature_has_the_rank_of_the_output(
     assert '"shape": [-1, -1, -1]' in yaml.safe_load(stored.read_text())["signature"]["outputs"]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # torch.export and MLflow warn about themselves
 def test_a_model_is_logged_once_and_loads_in_a_fresh_process(
     story, store_uri, state_path, client, label
@@ -600,6 +603,7 @@ def test_a_graph_lies_there_as_mlflow_itself_would_lay_it(tmp_path) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_graph_is_stored_without_torch(store_uri, state_path, tmp_path, story, label) -> None:
     """In a process of its own: this one has loaded it."""
     import torch
@@ -644,6 +648,7 @@ def test_a_model_needs_a_run(store_uri, state_path, label) -> None:
         tracker.log_model(3, object(), object(), label)
 
 
+@pytest.mark.slow
 def test_nothing_is_printed(store_uri: str, tmp_path: Path) -> None:
     """A new database is migrated without a line on the terminal."""
     code = (

@@ -141,6 +141,7 @@ def test_store_and_files_have_the_claim_and_lose_it_together(story, logged, clie
     assert (entry.tags["dp.accounting"], metadata["claim"]) == ("unaccounted", None)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.filterwarnings("ignore")  # torch.export and MLflow warn about themselves
 @pytest.mark.parametrize("when", ["before the launch", "during it", "and made again"])
 def test_models_of_a_deleted_run_lose_the_claim(when, story, logged, client, store_uri, state_path):

@@ -194,6 +194,7 @@ def test_nothing_is_asked_of_a_file_or_of_no_store() -> None:
         refuse_unreachable(SimpleNamespace(kind="mlflow", uri=uri, experiment=None), "digits")
 
 
+@pytest.mark.slow
 def test_a_token_that_expires_is_told_as_such_in_mid_study(stub, story, tmp_path) -> None:
     server = stub(GET=(401, "no"), POST=(401, "no"))
     journal = tmp_path / "journal.jsonl"

@@ -97,6 +97,7 @@ def raw_spec(tmp_path):
     return lambda uri: SweepSpec(**make_spec(tmp_path, "claimed", tracking={"uri": uri}))
 
 
+@pytest.mark.slow
 def test_a_study_that_goes_on_hears_why_its_events_wait(story, tmp_path):
     """MLflow would try for an hour, and nothing was told meanwhile."""
     journal, messages = tmp_path / "journal.jsonl", []

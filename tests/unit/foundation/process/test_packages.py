@@ -87,6 +87,7 @@ def test_our_processes_read_them_once(module, work):
     assert said in ("0\n", "1\n")
 
 
+@pytest.mark.slow
 def test_in_a_users_own_process_nothing_is_replaced():
     """A notebook may install a package and go on."""
     code = (

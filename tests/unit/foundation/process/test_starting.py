@@ -8,6 +8,7 @@ import yaml
 from whole_studies import make_spec
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("closed", ["2>&-", "<&- >&- 2>&-"])
 def test_the_command_works_without_standard_streams(tmp_path, closed):
     """As of a service that closes them: it ended with 1 and no word."""

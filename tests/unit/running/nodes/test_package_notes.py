@@ -3,6 +3,7 @@
 from importlib import metadata
 from types import SimpleNamespace
 
+import pytest
 from launches import Driver
 
 from dpsweep.foundation.logs import read_log
@@ -37,6 +38,7 @@ def test_trials_of_another_version_are_named(monkeypatch):
     ]
 
 
+@pytest.mark.slow
 def test_a_trial_says_which_package_has_brought_its_method(tmp_path, monkeypatch):
     driver = Driver(tmp_path)
     driver.study.write(entries.study_started(driver.study))

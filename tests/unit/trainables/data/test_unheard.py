@@ -95,6 +95,7 @@ def image_spec(make_spec, folder):
     )
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("odd", [bomb, palette, wrong_tag, bad_fax], ids=lambda odd: odd.__name__)
 def test_images_of_which_pillow_has_something_to_say(make_spec, folder, heard, odd):
     end = ".png" if odd in (bomb, palette) else ".tif"

@@ -127,7 +127,7 @@ def on_each(devices: list[Any], cases: list[Any]) -> list[Any]:
 EVERYWHERE = [*on_each(DEVICES, CASES), *on_each(DEVICES[:1], VITS)]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("make", "case", "device"), EVERYWHERE)
 def test_gradients_are_near_those_in_float32(
     make: Make, case: tuple[str, int, int, int], device: str
@@ -149,6 +149,7 @@ def test_gradients_are_near_those_in_float32(
 HOSTILE = [float("nan"), float("inf"), -float("inf"), 3e38, 1e30, 1e19, 1e-19, 1e-30, 1e-45, 0.0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("make", "case"), FEW)
 def test_an_example_adds_at_most_the_bound_whatever_its_values(
@@ -174,7 +175,7 @@ def test_an_example_adds_at_most_the_bound_whatever_its_values(
             assert float(moved.norm()) <= 1e-12
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(("make", "case", "device"), EVERYWHERE)
 def test_the_place_in_a_batch_does_not_change_what_an_example_adds(
     make: Make, case: tuple[str, int, int, int], device: str
@@ -229,6 +230,7 @@ def test_products_over_positions_are_seen_by_what_layers_are_given() -> None:
     refuse_products_over_positions(images, images, torch.randn(2, 3, 32, 32))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("make", "case"), FEW)
 def test_the_default_is_float32_to_the_last_bit(
     make: Make, case: tuple[str, int, int, int]

@@ -87,7 +87,7 @@ def sparse(model: nn.Module) -> Any:
     return SparseEngine(model, magnitude_mask(model, 0.1), 4)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(9)
 @pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=ON_GPU)])
 @pytest.mark.parametrize("make", [opacus, bias, sparse])
 @pytest.mark.parametrize(

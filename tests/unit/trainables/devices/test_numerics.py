@@ -221,7 +221,7 @@ ENGINES: dict[str, Callable[[str], GradientEngine]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ENGINES)
 @pytest.mark.parametrize("value", [None, float("nan"), float("inf"), 3e38])
 def test_masks_that_nobody_looks_at_change_no_sum(

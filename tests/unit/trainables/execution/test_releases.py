@@ -43,6 +43,7 @@ def test_a_run_stops_exactly_at_its_releases(lab):
     assert {i: found[0] for i, found in on_record(lab).items()} == dict(enumerate(positions))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kills", [1, 2, 5])
 def test_what_crashes_lost_is_part_of_every_release(lab, kills, monkeypatch):
     settings = lab.settings(report_every=25)

@@ -51,6 +51,7 @@ PLANS = [
 ]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("plan", PLANS, ids=range(len(PLANS)))
 @pytest.mark.parametrize("every", [25, 1000])
 def test_reports_are_exactly_at_the_rungs(lab, plan, every):
@@ -206,6 +207,7 @@ class TestFirstStep:
         assert (first.step, first.rung, first.skipped) == (2, 1, 0)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("plan", PLANS, ids=range(len(PLANS)))
 def test_shares_are_of_what_the_whole_plan_costs(lab, plan):
     """Whatever its target, a trial meets the others at the same share of it."""

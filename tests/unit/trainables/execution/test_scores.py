@@ -82,6 +82,7 @@ def test_only_the_noisy_accuracy_leaves_the_actor(lab, accuracy):
 NUM_SCORES = 1500
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("num_right", [0, 117, 200])
 def test_released_noise_by_kolmogorov_smirnov(lab, accuracy, num_right):
     """The charged scale passes; 2/3 and 3/2 of it do not. Not clipped at 0 and 1 either."""

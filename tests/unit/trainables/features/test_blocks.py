@@ -10,6 +10,7 @@ from dpsweep.trainables.features.blocks import features_of
 from dpsweep.trainables.features.choice import FEATURE_HYPERPARAMETERS, feature_spec
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "size", "count"), [("scatternet", None, 40), ("efficientnet_lite0", 32, 140)]
 )

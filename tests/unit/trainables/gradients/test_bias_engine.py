@@ -85,7 +85,7 @@ def images(count: int, size: int, channels: int = 3, seed: int = 0) -> torch.Ten
     return torch.randn(count, channels, size, size, generator=generator) * scale
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("name", "options", "size", "physical"),
     [
@@ -436,6 +436,7 @@ class _Peak(TorchDispatchMode):
         del self._known[key]
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("name", "options"),
     [("resnet18", {"norm_layer": "groupnorm"}), ("vit_tiny_patch16_224", {"img_size": 32})],

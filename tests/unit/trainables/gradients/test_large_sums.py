@@ -66,6 +66,7 @@ def distance(one: Sums, other: Sums) -> float:
     return float(torch.cat([(a - b).flatten() for a, b in zip(one, other)]).norm())
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", [256, 512])
 def test_a_record_less_of_400_000_in_a_full_batch(chunk: int) -> None:
     x, y = made_for_chunks(400_000, chunk)
@@ -77,6 +78,7 @@ def test_a_record_less_of_400_000_in_a_full_batch(chunk: int) -> None:
     assert 0.999 * C < distance(sums[:1], sums[1:]) <= 1.0001 * C
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("make", "count", "chunk"),
     [
@@ -137,6 +139,7 @@ def test_examples_whose_terms_cancel_cannot_add_up_to_more() -> None:
     assert float((scales * terms).max()) <= 513 * bound < float(terms.max()) / 2
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @example(count=14, physical=1, other=2, seed=31)
 @given(
@@ -251,7 +254,7 @@ def network(name: str, *shape: int) -> nn.Module:
     return build_model(name, info, norm="group", seed=0)
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("make", "shape"),
     [

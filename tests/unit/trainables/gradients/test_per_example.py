@@ -45,7 +45,7 @@ MODELS = [
 ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("name", "shape", "norm"), MODELS)
 def test_engine_agrees_with_a_loop_over_examples(
     name: str, shape: tuple[int, ...], norm: str

@@ -125,6 +125,7 @@ def resnet() -> nn.Module:
     return freeze_convolutions(model)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("scope", ["global", "layer"])
 @pytest.mark.parametrize(
     "density", [0.01, *(pytest.param(density, marks=pytest.mark.slow) for density in (0.001, 1.0))]
@@ -137,6 +138,7 @@ def test_resnet_agrees_with_a_loop_over_examples(density: float, scope: str) -> 
     assert [s.shape for s in sums] == [(m.nnz,) for m in masks] + [p.shape for p in others]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("name", "size", "density"),
     [
@@ -265,6 +267,7 @@ def convolutions(draw: st.DrawFn) -> dict[str, object]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel:UserWarning")
 @given(
     options=convolutions(),

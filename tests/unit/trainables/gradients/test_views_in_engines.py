@@ -53,7 +53,7 @@ def biases(model, views):
     return BiasEngine(model, 4, views=views), [p for p in model.parameters() if p.requires_grad]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("standardize", [False, True], ids=["plain", "standardised"])
 @pytest.mark.parametrize(
     ("name", "make"),

@@ -160,7 +160,7 @@ CASES = [(variant, "timm/vit", "abadi") for variant in VARIANTS if variant != "t
 ]
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("variant", "model", "rule"), CASES)
 def test_a_step_is_the_clipped_sum_of_what_the_variant_trains(
     start: Callable[..., Any], images: SweepData, variant: str, model: str, rule: str
@@ -179,6 +179,7 @@ def test_a_step_is_the_clipped_sum_of_what_the_variant_trains(
     assert relative_error(sums, expected) < 1e-3
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("save", "variant", "task"),
     [
@@ -239,6 +240,7 @@ def state(method: BiTFiT) -> dict[str, torch.Tensor]:
 WITHOUT_ATTENTION = [v for v in VARIANTS if not v.startswith(("lora", "adapter"))]
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(
     ("variant", "model"),
     [(variant, "timm/vit") for variant in VARIANTS]
@@ -273,6 +275,7 @@ def test_epsilon_is_the_same_whatever_trains(make_plan: MakePlan) -> None:
     assert len(plans[0]) > 1
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_what_is_exported_is_what_was_trained(
     start: Callable[..., Any], images: SweepData, variant: str
@@ -297,6 +300,7 @@ def no_noise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SecretNoise, "like", lambda self, tensor, scale: torch.zeros_like(tensor))
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.usefixtures("no_noise")
 @pytest.mark.parametrize(
     ("stop", "model"), [(2, "tanh_cnn"), (3, "tanh_cnn"), (4, "tanh_cnn"), (3, "timm/vit")]

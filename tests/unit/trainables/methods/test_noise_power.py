@@ -46,6 +46,7 @@ RECORDS, SIGMA, CLIP = 4, 0.8, 0.3
 # --- What the checks can see ------------------------------------------------------------------
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("factor", "passes"), [(0.99, False), (1.0, True), (1.01, False)])
 @pytest.mark.parametrize("seed", range(3))
 def test_checks_see_one_per_cent(factor: float, passes: bool, seed: int) -> None:
@@ -183,7 +184,7 @@ ENGINES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_step_of_dp_sgd(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     method, network, shape, classes, given, engine = ENGINES[name]
@@ -276,13 +277,14 @@ def descent(features: int, classes: int, **given: Any) -> AdaMix:
     return prepared(AdaMix, records((features,), classes), plan, {**PLAIN, **named})
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("variant", ["ngd", "ppgd", "fully_private"])
 def test_a_step_of_noisy_gradient_descent(variant: str) -> None:
     instance = descent(260_000, 4, adamix__variant=variant)
     check_gaussian(*releases(instance, 0, lambda: instance._weight), SIGMA * CLIP)
 
 
+@pytest.mark.slow
 def test_a_step_of_adamix_without_projection() -> None:
     """The clipping norm, from public gradients, is divided out: what is left is sigma alone."""
     instance = descent(260_000, 4, adamix__projection=False, optim__step_over_clip=True)
@@ -388,6 +390,7 @@ def test_the_matrix_of_dp_pca(monkeypatch: pytest.MonkeyPatch) -> None:
     check_gaussian(*(matrix[tuple(above)] for matrix in seen), SIGMA)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("voters", "sensitivity"), [("all", 1), ("threshold", 1), ("top_k", 2)])
 def test_the_votes_of_near_private(
     monkeypatch: pytest.MonkeyPatch, voters: str, sensitivity: int
@@ -412,6 +415,7 @@ def test_the_votes_of_near_private(
 # --- Noisy validation scores ------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_noisy_accuracy() -> None:
     declared, generator = 500, np.random.default_rng()
 

@@ -189,7 +189,7 @@ def test_any_density_chooses_its_share_or_says_that_it_chooses_none(
 # Gradients.
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize(
     ("network", "train", "rule"),
     [
@@ -226,6 +226,7 @@ def test_a_linear_network_keeps_its_closed_form() -> None:
 # Training.
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("train", ["cls", "all", "full"])
 def test_what_does_not_train_keeps_its_bits(train: str) -> None:
     method = prepared(images((3, 32, 32)), **LITE0, sparse__train=train, sparse__density=0.001)
@@ -460,6 +461,7 @@ def assert_whole_agrees(model: nn.Module, x: torch.Tensor, physical: int) -> Non
     assert all(torch.equal(value, buffers[key]) for key, value in model.named_buffers())
 
 
+@pytest.mark.slow
 def test_opacus_engine_trains_batch_norm_of_a_whole_efficientnet() -> None:
     model = build_model(LITE0["model.name"], images((3, 32, 32)).info, norm="frozen", seed=0)
     shake(model)

@@ -136,6 +136,7 @@ def test_a_backbone_is_frozen_and_changes_nothing(lite0: nn.Module) -> None:
     assert torch.allclose(lite0(images)[1:], first[1:], rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_exported_modules_need_no_dpsweep(lite0: nn.Module) -> None:
     names = {type(module).__module__.partition(".")[0] for module in lite0.modules()}
     assert names <= {"torch", "timm"}

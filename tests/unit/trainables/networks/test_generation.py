@@ -110,6 +110,7 @@ def test_records_with_one_prompt_are_its_references(
             for refs in seen["references"]] == expected  # fmt: skip
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("method", "changes"),
     [

@@ -287,6 +287,7 @@ def test_a_network_of_timm_is_pickled_without_this_package(kind: str, images: to
     assert torch.equal(pickle.loads(content)(images), model(images))
 
 
+@pytest.mark.slow
 def test_parts_are_loaded_where_this_package_is_not(tmp_path: Path) -> None:
     x = torch.randn(4, 6)
     saved = {"x": x}

@@ -100,6 +100,7 @@ def test_what_does_not_draw_is_not_refused() -> None:
         refuse_random(model, torch.zeros(2, 8))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("name", DRAWING)
 def test_an_example_adds_the_same_whoever_else_is_in_the_batch(name: str) -> None:
     info = DatasetInfo("x", (3, 32, 32), 4, 100, 0, 0, 0, tuple("abcd"))

@@ -418,6 +418,7 @@ def test_parameters_of_another_type_are_told_where_they_train() -> None:
     assert problems(NonPrivate, "Doubled") == []
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nets")
 def test_the_classifier_is_what_the_network_says() -> None:
     tiny = ("bitfit", "last_layer")
@@ -458,6 +459,7 @@ def test_its_parameters_are_counted() -> None:
     assert table.num_trainable == 256 * 10 + 10 + 4 + 4 + 256  # classifier and biases
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("nets")
 def test_one_trains_end_to_end_and_its_graph_loads_without_its_code(
     lab: object, tmp_path: Path, make_blobs: Callable[..., object]

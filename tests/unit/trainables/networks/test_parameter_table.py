@@ -62,6 +62,7 @@ class RealBytes(TorchDispatchMode):
         return out
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize(("name", "printed"), WITH_HEAD.items())
 def test_bias_percent_is_the_papers(name: str, printed: str) -> None:
     found = table_of(name).bias_percent
@@ -79,7 +80,7 @@ def test_the_papers_numbers_of_parameters(name: str, millions: float) -> None:
     assert round(table_of(name).num_parameters / 1e6, 1) == millions
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize(
     ("name", "heads"),
     [

@@ -253,6 +253,7 @@ def test_a_network_that_is_a_classifier_needs_all_of_its_weights(tmp_path):
         build_model("linear", info, seed=0, checkpoint=str(path))
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("norm", "resize"), [("group", None), ("frozen", None), ("group", 24)])
 def test_batch_norm_and_resized_images_reach_the_trial(tmp_path, norm, resize):
     records = make_records(40, (3, 32, 32))

@@ -160,6 +160,7 @@ def test_a_pickled_network_holds_no_class_of_dpsweep(built) -> None:
         assert torch.equal(pickle.loads(pickled)(ids), model(ids))
 
 
+@pytest.mark.slow
 def test_a_saved_network_loads_without_dpsweep(tmp_path: Path) -> None:
     save_encoder(tmp_path, "BertForMaskedLM")
     model = build_model(f"text/{tmp_path}", info_of(), seed=0).eval()
@@ -379,6 +380,7 @@ def train(method: str, place: Path, info: DatasetInfo, make_plan: Any, **given: 
     return run, before, scores
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("kind", ["BertModel", "BertForMaskedLM"])
 def test_biases_of_an_encoder_are_trained_and_nothing_else(
     tmp_path: Path, make_plan: Any, kind: str

@@ -226,6 +226,7 @@ def peak_kib(root, count):
     return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_number_of_images(tmp_path):
     few, many = peak_kib(tmp_path / "few", 300), peak_kib(tmp_path / "many", 1500)
     grown = (many - few) * 1024

@@ -124,6 +124,7 @@ def nearest(images: np.ndarray, known: np.ndarray) -> tuple[np.ndarray, np.ndarr
     return rows.numpy(), gaps.numpy()
 
 
+@pytest.mark.slow
 def test_digits_are_those_of_scikit_learn_and_repeat_shifted() -> None:
     digits = load_digits()
     small = torch.from_numpy(digits.images / 16).float()[:, None]

@@ -219,6 +219,7 @@ def test_recipes_start_where_they_say(digits: Begun, recipe: str) -> None:
     assert is_same is (recipe == "plain")
 
 
+@pytest.mark.slow
 def test_distilling_makes_the_network_say_what_the_start_says(digits: Begun) -> None:
     instance, plan = prepared(digits, finetune__distill_epochs=30, finetune__lr=0.003)
     instance.run(0, 30)

@@ -183,7 +183,7 @@ def test_a_longer_distillation_goes_on_from_a_shorter_one(
     assert same(found, expected)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     "given",
     [
@@ -325,7 +325,7 @@ DAMAGES: dict[str, Callable[[Path, Path], Any]] = {
 }
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_a_damaged_state_is_computed_again_and_replaced(
     shared: Begun, folder: Path, computed: list[int], damage: str
@@ -420,7 +420,7 @@ def test_nothing_is_kept_where_nothing_is_released(
     assert sorted(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("is_kept", [True, False])
 @pytest.mark.parametrize("position", range(EPOCHS + 2))
 def test_a_killed_trial_ends_as_one_that_was_not(

@@ -27,7 +27,7 @@ def test_the_head_gives_the_logits_of_the_embeddings() -> None:
     assert torch.allclose(model(x), logits, atol=1e-6)
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("name", ["tanh_cnn", "small_resnet", "linear"])
 @pytest.mark.parametrize("num", [1, 2, 3, 4, 5, 7, 8, 63, 64, 65, 66])
 def test_a_row_has_the_same_bits_whoever_comes_after_it(name: str, num: int) -> None:

@@ -146,6 +146,7 @@ def furthest(records: list[tuple[float, float, float]], kind: str, k: int) -> in
     return max(int(change.abs().sum()) for change in changes)
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize("kind", sorted(SENSITIVITY))
 @settings(max_examples=150, deadline=None)
 @given(RECORDS, st.integers(0, 6))

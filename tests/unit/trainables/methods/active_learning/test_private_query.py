@@ -31,6 +31,7 @@ def events(rule: str, share: float = 0.5) -> tuple[Gaussian, Laplace]:
     return pca.event, votes.event
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_the_tight_rule_uses_the_budget_up(accountant: str) -> None:
     query = split_query(START, 0.3, "tight", BUDGET, accountant)  # type: ignore[arg-type]

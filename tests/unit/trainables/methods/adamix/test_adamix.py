@@ -256,6 +256,7 @@ def test_the_fixed_clip_binds(data, no_noise) -> None:
     assert float((weights[0] - weights[1]).norm()) == pytest.approx(0.01, rel=1e-3)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("variant", TRAINED)
 def test_a_record_of_nothing_but_nan_adds_zero(data, variant) -> None:
     inputs = data.parts["private"][0].copy()

@@ -62,6 +62,7 @@ def released(method, position):
     return seen
 
 
+@pytest.mark.sampled(3)
 @pytest.mark.parametrize(("name", "given"), METHODS)
 def test_one_record_moves_gradients_and_count_by_the_joint_bound(
     name, given, make_plan, make_blobs

@@ -309,6 +309,7 @@ def test_state_holds_the_statistics(make_plan: MakePlan, data: SweepData) -> Non
         assert torch.equal(whole._model[0].running_var, second._model[0].running_var)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("model", ["linear", "scatter_cnn"])
 @pytest.mark.parametrize("kind", ["group", "private_data"])
 @pytest.mark.parametrize("heads", [1, 3])
