@@ -12,7 +12,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 setup: $(STAMP)
 
-# Compiled on all cores, where pip takes one, but for large parts that nothing here imports; some
+# Compiled on all cores, where pip takes one, but for large parts of which little is imported; some
 # packages hold files that are no Python of today.
 SELDOM := /(tests|rllib|serve|transformers/models|torch/testing)/
 $(STAMP): pyproject.toml constraints.txt

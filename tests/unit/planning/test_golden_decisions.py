@@ -33,6 +33,7 @@ def test_the_golden_log_has_decisions_of_each_kind(made):
     assert trials["epsilon_halving"] > trials["fifo"]  # what is not spent buys trials
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", [{"seed": 8}, {"privacy__study_epsilon": 6}])
 def test_another_study_decides_otherwise(made, change):
     assert made["decisions"](**change) != made["LOG"].read_text()

@@ -34,6 +34,7 @@ def simulated(raw, policies=("fifo",), **options):
     return checked, simulate(checked, curves, policies=list(policies), **options)
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("accountant", ["rdp", "pld"])
 def test_a_public_search_is_followed_by_a_run_that_costs(tmp_path, accountant):
     checked, (fifo,) = simulated(public(tmp_path, accountant=accountant))

@@ -253,6 +253,7 @@ def test_from_spec():
     assert (policy.metric, policy.maximize) == ("loss", False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("variant", ["stop", "promote"])
 def test_ten_thousand_trials_take_two_seconds(variant):
     """10,000 trials report at three rungs, in a random order; also what is paused is chosen from."""

@@ -74,6 +74,7 @@ def test_of_few_trials_it_is_optunas():
         assert suggested(study, tpe_sampler(seed)) == suggested(study, plain)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shown", [40, SHOWN])
 def test_what_it_has_learned_before_is_what_a_new_one_would_read(monkeypatch, shown):
     """Trials end in any order, several of a value; some never run, some never end."""

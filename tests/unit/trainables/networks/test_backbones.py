@@ -75,6 +75,7 @@ def test_lite0_is_the_packaged_network_to_the_last_bit(lite0: nn.Module) -> None
     assert float(expected.std()) > 0.01
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("file", "label"), [("china.jpg", 698), ("flower.jpg", 985)])
 def test_the_packaged_network_knows_a_palace_and_a_daisy(file: str, label: int) -> None:
     """Layers in the wrong order, or images scaled wrongly, would not show in shapes."""

@@ -293,6 +293,7 @@ def test_a_trial_starts_from_the_file_that_the_word_stands_for(done, make_blobs)
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("objective", "outputs"), [("rotations", 4), ("classes_and_rotations", 12)]
 )
