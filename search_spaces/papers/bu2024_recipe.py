@@ -63,8 +63,8 @@ def _preset(task: str, variant: str) -> Preset:
     accuracy = _ACCURACY[task].get(variant)
     about = (
         "ViT-base with ImageNet weights, images at 224 pixels, Adam, a clipping norm of .1, three "
-        "epochs of 1,000, no decay, no augmentation, as in the paper (appendix D.2); its rate is "
-        f"{_RATES[variant]:g}. "
+        "epochs of 1,000, no decay, no augmentation, as in the paper (appendix D.2), which has a "
+        f"rate for ViT-large alone: {_RATES[variant]:g}. "
     )
     about += f"It reports {accuracy} % at epsilon 1, 2, 4 and 8. " if accuracy else ""
     about += (
@@ -140,7 +140,8 @@ def _faces(task: str, variant: str) -> Preset:
     about += _ON_TOP if variant == "bitfit" else ""
     about += (
         "Statistics of BatchNorm stay those of ImageNet here (model.norm: frozen), since a batch "
-        "of private records must not set them."
+        "of private records must not set them. Images are normalised as ImageNet's here; the "
+        "paper's were not."
     )
     name = "all attributes" if task == "multi_label" else task.capitalize()
     wanted = _ALL_ATTRIBUTES if task == "multi_label" else _ONE_ATTRIBUTE.format(name=name)

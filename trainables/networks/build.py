@@ -31,7 +31,6 @@ from dpsweep.trainables.networks.pretrained.image_front import (
     resize_layers,
 )
 from dpsweep.trainables.networks.pretrained.published_networks import (
-    front,
     load_as_timm,
     timm_network,
 )
@@ -227,20 +226,21 @@ def _published(
             f"model.checkpoint: {PUBLISHED} needs one of timm's networks, not {name}",
             fix="use model.name: timm/NAME, or name a file",
         )
-    channels, *size = info.input_shape
-    if channels not in (1, 3) or (image_size is None and size[0] != size[1]):
+    if len(info.input_shape) != 3 or info.input_shape[0] not in (1, 3):
         shape = "x".join(map(str, info.input_shape))
         raise ModelError(
-            f"{name} with published weights needs square grey or colour images, not {shape}",
-            fix="set model.image_size, or start from other weights",
+            f"{name} with published weights needs grey or colour images, not {shape}",
+            fix="start from other weights",
         )
-    pixels = size[0] if image_size is None else image_size
-    settings = published_settings(name, image_size=pixels, with_weights=with_weights)
+    front = [] if image_size is None else _resize(name, info, image_size)
+    channels, height, width = _resized(info, image_size).input_shape
+    settings = published_settings(name, image_size=(height, width), with_weights=with_weights)
     if with_weights:
         network = timm_network(settings, num_classes=info.num_classes, options=options)
     else:
-        network = timm_classifier(plain, info.num_classes, 3, (pixels, pixels), options=options)
-    return nn.Sequential(*front(settings, info), network)
+        network = timm_classifier(plain, info.num_classes, 3, (height, width), options=options)
+    front.append(normalize_layer(channels, settings["mean"], settings["std"]))
+    return nn.Sequential(*front, network)
 
 
 def _resize(name: str, info: DatasetInfo, size: int) -> list[nn.Module]:
@@ -269,7 +269,7 @@ def _normalization(name: str, info: DatasetInfo, how: str) -> nn.Module:
             fix="use model.normalize: imagenet, or leave it out",
         )
     try:
-        facts = published_settings(name, image_size=info.input_shape[1], with_weights=False)
+        facts = published_settings(name, image_size=info.input_shape[1:], with_weights=False)
     except (RuntimeError, ValueError, KeyError) as error:
         raise ModelError(
             f"model.normalize: {how}: timm publishes no weights of {name}, and so no normalisation",

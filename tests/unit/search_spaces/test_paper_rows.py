@@ -20,6 +20,9 @@ from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.method import PlanContext
 from dpsweep.trainables.methods.adamix.adamix import AdaMix
+from dpsweep.trainables.networks import build
+from dpsweep.trainables.networks.pretrained.backbones import published_settings
+from dpsweep.trainables.networks.pretrained.timm_classifier import timm_classifier
 
 
 def first_task(name: str, *, text: str | None = None, index: int = 0) -> TrialTask:
@@ -221,15 +224,31 @@ def test_a_file_of_the_right_shape_is_all_that_a_recipe_needs(tmp_path) -> None:
     assert task.planned_epsilon <= 3.0
 
 
-@pytest.mark.slow
+def weights_that_nobody_has(monkeypatch) -> None:
+    """Let networks with published weights be built without a network: their weights are random."""
+
+    def settings(name, *, image_size, with_weights=True):
+        return published_settings(name, image_size=image_size, with_weights=False)
+
+    def network(settings, *, num_classes, options=None):
+        return timm_classifier(
+            settings["model"], num_classes, 3, settings["image_size"], options=options
+        )
+
+    monkeypatch.setattr(build, "published_settings", settings)
+    monkeypatch.setattr(build, "timm_network", network)
+
+
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(("task", "classes"), [("smiling", 2), ("multi_label", len(ATTRIBUTES))])
-def test_a_directory_of_faces_is_all_that_their_rows_need(task, classes, tmp_path) -> None:
+def test_a_directory_of_faces_is_all_that_their_rows_need(
+    task, classes, tmp_path, monkeypatch
+) -> None:
     celeba(tmp_path)
+    weights_that_nobody_has(monkeypatch)
     spec = yaml.safe_load(preset_spec(f"bu2024/bitfit_celeba_{task}"))
     spec["data"] |= {"path": str(tmp_path), "num_records": 20}
-    space = spec["search"]["space"]
-    del space["model.checkpoint"]  # of the hub
-    space |= {"batch.expected": 8, "bitfit.variant": "last_layer"}
+    spec["search"]["space"] |= {"batch.expected": 8, "bitfit.variant": "last_layer"}
     checked = preflight(read_spec(yaml.safe_dump(spec)))
     assert checked.info.num_classes == classes
     assert checked.info.input_shape == (3, 218, 178)

@@ -74,7 +74,9 @@ def backbone_settings(
     return {**settings, "interpolation": "bilinear"}
 
 
-def published_settings(name: str, *, image_size: int, with_weights: bool = True) -> dict[str, Any]:
+def published_settings(
+    name: str, *, image_size: tuple[int, ...], with_weights: bool = True
+) -> dict[str, Any]:
     """Return the settings of a timm network with its published weights, to be finetuned.
 
     Args:

@@ -46,26 +46,15 @@ def build_backbone(settings: Mapping[str, Any], info: DatasetInfo) -> nn.Module:
             network = build_tower(settings)
         else:
             network = timm_network(settings, num_classes=0)
-        model = nn.Sequential(*front(settings, info), network)
+        resized = resize_layers(info.input_shape, int(settings["image_size"]))
+        normalized = normalize_layer(info.input_shape[0], settings["mean"], settings["std"])
+        model = nn.Sequential(*resized, normalized, network)
     # Channels last halves the time of convolutions on a CPU.
     model.eval().to(memory_format=torch.channels_last)
     for parameter in model.parameters():
         parameter.requires_grad_(False)
     _probe(model, settings, info)
     return model
-
-
-def front(settings: Mapping[str, Any], info: DatasetInfo) -> list[nn.Module]:
-    """Return the layers before a network: images of its size, normalised as in pre-training.
-
-    Args:
-        settings: What ``backbone_settings`` returned.
-        info: Shape of the records: grey or colour images in [0, 1].
-    """
-    return [
-        *resize_layers(info.input_shape, int(settings["image_size"])),
-        normalize_layer(info.input_shape[0], settings["mean"], settings["std"]),
-    ]
 
 
 def timm_network(
@@ -77,7 +66,7 @@ def timm_network(
     that do not fit; the classifier is replaced afterwards.
 
     Args:
-        settings: What ``backbone_settings`` returned.
+        settings: What ``backbone_settings`` or ``published_settings`` returned.
         num_classes: Outputs of the new, random classifier; 0: none, the features.
         options: Further arguments of ``timm.create_model``.
     Raises:
@@ -86,7 +75,7 @@ def timm_network(
     """
     import timm
 
-    name, size = str(settings["model"]), int(settings["image_size"])
+    name, size = str(settings["model"]), settings["image_size"]
     path = _timm_weights(settings)
     state = None if path.suffix == ".npz" else read_weights(path)
     if settings["weights"] == "package":
@@ -96,7 +85,7 @@ def timm_network(
         network = load_as_timm(name, path if state is None else state, size, 3, options)
     except ModelError as error:
         raise ModelError(
-            f"the weights of timm/{name} do not fit it at {size} x {size} pixels",
+            f"the weights of timm/{name} do not fit it at {_of_pixels(size)}",
             because=error.because,
             fix="use the model that they were made with, or leave features.image_size out",
         ) from error
@@ -202,6 +191,11 @@ def _renamed(
     return dict(zip(own, state.values()))
 
 
+def _of_pixels(size: int | tuple[int, int]) -> str:
+    height, width = (size, size) if isinstance(size, int) else size
+    return f"{height} x {width} pixels"
+
+
 def _num_classes(state: Mapping[str, torch.Tensor], classifier: Any) -> int:
     """Return the number of classes of the classifier in ``state``; 0 if there is none."""
     names = (classifier,) if isinstance(classifier, str) else tuple(classifier or ())
@@ -214,7 +208,7 @@ def _num_classes(state: Mapping[str, torch.Tensor], classifier: Any) -> int:
 
 def _probe(model: nn.Module, settings: Mapping[str, Any], info: DatasetInfo) -> None:
     """Run two random images: one vector each, and none may depend on the other image."""
-    name = f"{settings['model']} at {settings['image_size']} pixels"
+    name = f"{settings['model']} at {_of_pixels(settings['image_size'])}"
     before = {key: value.clone() for key, value in model.named_buffers()}
     images = torch.rand(
         2, *info.input_shape, generator=torch.Generator().manual_seed(0), requires_grad=True
