@@ -24,7 +24,7 @@ from dpsweep.foundation.database_path import LogPath
 from dpsweep.foundation.servers import brief
 from dpsweep.privacy.randomness import public_seed
 from dpsweep.search.built_in import make_sampler
-from dpsweep.search.known import KnownTrial, Outcome, first_points
+from dpsweep.search.known import KnownTrial, Outcome
 from dpsweep.search.optuna_file import (
     EPSILON,
     MEANING,
@@ -34,6 +34,7 @@ from dpsweep.search.optuna_file import (
     place_of,
     unusable,
 )
+from dpsweep.search.points import first_points
 from dpsweep.search.write_through import WriteThroughStorage
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.search_spaces.draws import suggest_value

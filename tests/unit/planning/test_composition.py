@@ -111,6 +111,20 @@ def test_points_without_a_plan_take_no_place_of_those_that_are_declared(tmp_path
     assert declared_figures(study).num_trials == summarize_plan(study).num_trials == 2
 
 
+def test_points_that_are_named_are_declared_first(tmp_path):
+    """They run first, and where they were not declared, not at all."""
+    space = {**SPACE, "optim.lr": 1.0, "noise.noise_multiplier": {"choice": [4, 5, 6, 7]}}
+    study = checked(
+        tmp_path,
+        search={
+            "space": space, "sampler": "grid", "num_trials": 2,
+            "points_to_evaluate": [{"noise.noise_multiplier": 7}],
+        },
+    )  # fmt: skip
+    noises = {c.event.noise_multiplier for c in choose_composition(study).classes}
+    assert noises == {7.0, 4.0}
+
+
 def test_a_budget_for_no_trial_is_refused(tmp_path):
     """Training and scores are on different records, so a trial alone is within its own cap."""
     raw = {"trial_epsilon": 1.0, "study_epsilon": 1.0, "accountant": "pld"}

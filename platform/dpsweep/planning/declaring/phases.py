@@ -11,6 +11,7 @@ from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.accountants import by_part
 from dpsweep.privacy.composition.declared import DeclaredClass, declared_classes, event_words
 from dpsweep.privacy.events import Plan
+from dpsweep.search.points import first_points
 from dpsweep.study.trial import TrialTask
 
 
@@ -65,8 +66,11 @@ def phases_of(checked: Preflight, task: TrialTask) -> Phases:
 
 
 def _grid(checked: Preflight) -> list[TrialTask]:
-    """Return as many points as there are trials; a study passes over those without a plan, too."""
-    tried = checked.try_points(checked.space.grid())
+    """Return as many points as there are trials, in the order of a study.
+
+    It passes over those without a plan, too, and points that the spec names come first.
+    """
+    tried = checked.try_points(first_points(checked.spec, checked.space))
     planned = (task for task in tried if isinstance(task, TrialTask))
     return list(islice(planned, checked.num_trials))
 
