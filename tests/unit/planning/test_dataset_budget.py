@@ -1,5 +1,6 @@
 """Studies on one dataset ledger: which records are private must be the same for all of them."""
 
+import dataclasses
 import shutil
 import tempfile
 from pathlib import Path
@@ -10,13 +11,14 @@ from whole_studies import make_spec
 
 from dpsweep.foundation.errors import BadInputError, SpecError
 from dpsweep.ledgers.dataset import DatasetLedger
+from dpsweep.planning.costs.dataset import dataset_left
 from dpsweep.planning.preflight import preflight
 from dpsweep.spec.study import SweepSpec
 
 PRETRAIN = {"model": "small_resnet", "epochs": 1, "lr": 0.1}
 
 
-def checked(root, name, data=None, **sections):
+def checked(root, name, data=None, privacy=None, **sections):
     raw = make_spec(root, name, tracking={"uri": None}, **sections)
     raw["data"] = {
         "dataset": "digits",
@@ -29,7 +31,7 @@ def checked(root, name, data=None, **sections):
     raw["privacy"] = {
         "delta": 1e-5, "trial_epsilon": 1.0, "accounting": "composed", "study_epsilon": 2.0,
         "dataset_ledger": str(root / "digits.budget"), "dataset_epsilon": 20.0,
-        "dataset_delta": 1e-4,
+        "dataset_delta": 1e-4, **(privacy or {}),
     }  # fmt: skip
     return preflight(SweepSpec(**raw))
 
@@ -106,3 +108,58 @@ def test_a_ledger_that_is_closed_is_told_with_the_spec_and_who_may_open_it():
             checked(folder, "second")
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "part"),
+    [
+        (
+            {"data": {"test": {"fraction": 0.2, "visibility": "public"}}},
+            "would have other records private",
+        ),
+        ({"privacy": {"dataset_epsilon": 30.0}}, "privacy.dataset_epsilon is 30"),
+        ({"privacy": {"study_epsilon": 18.5}}, "does not fit into the dataset's budget"),
+    ],
+)
+def test_what_run_would_refuse_does_not_fit_and_the_reason_is_there(tmp_path, changes, part):
+    launch(checked(tmp_path, "first"))
+    second = checked(tmp_path, "second", **changes)
+    with pytest.raises(BadInputError) as caught:
+        second.check_dataset_budget(None)
+    left = dataset_left(second, second.declared_epsilon(None))
+    assert not left.fits
+    assert left.refused == caught.value.message
+    assert part in left.refused
+    assert str(left).endswith(f"run will refuse it. The reason: {left.refused}.")
+    record = left.to_dict()
+    assert (record["fits"], record["refused"], record["broken"]) == (False, left.refused, None)
+
+
+def test_sums_are_exact_as_those_of_a_charge(tmp_path):
+    launch(checked(tmp_path, "first"))
+    rest = checked(tmp_path, "second", privacy={"study_epsilon": 18.0})
+    assert dataset_left(rest, 18.0).fits
+    assert dataset_left(rest, 18.0).refused is None
+    assert not dataset_left(rest, 18.000000000001).fits
+
+
+def test_a_study_without_a_price_is_told_what_else_is_wrong(tmp_path):
+    launch(checked(tmp_path, "first"))
+    second = checked(tmp_path, "second", {"public": {"fraction": 0.0}})
+    left = dataset_left(second, None)
+    assert not left.fits
+    reason = "The reason: this study would have other records private"
+    assert f"no price that could be charged, and does NOT fit: run will refuse it. {reason}" in str(
+        left
+    )
+    assert not dataset_left(checked(tmp_path, "third"), None).fits
+
+
+def test_a_broken_ledger_takes_no_study_and_says_why(tmp_path):
+    first = checked(tmp_path, "first")
+    launch(first)
+    DatasetLedger(first.spec.privacy.dataset_ledger).break_claim("first", "its ledger was lost")
+    left = dataset_left(checked(tmp_path, "second"), 2.0)
+    assert not left.fits
+    assert left.to_dict()["broken"] == "study 'first': its ledger was lost"
+    assert not dataclasses.replace(left, is_charged=True).fits

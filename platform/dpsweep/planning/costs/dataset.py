@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from dpsweep.ledgers.dataset import read_dataset_ledger
+from dpsweep.foundation.errors import BadInputError
+from dpsweep.ledgers.dataset import check_dataset_budget, read_dataset_ledger
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
@@ -26,6 +27,7 @@ class DatasetLeft:
         asked_delta: Its delta.
         is_charged: Whether the study itself is among those that are charged.
         broken: Why no further study is accepted, or None.
+        refused: Why `run` would refuse the study as it is charged, or None.
     """
 
     path: str
@@ -37,19 +39,14 @@ class DatasetLeft:
     asked_delta: float
     is_charged: bool
     broken: str | None
+    refused: str | None = None
 
     @property
     def fits(self) -> bool:
-        """Whether `run` will accept the study; it decides itself, by exact sums."""
-        if self.is_charged:
-            return True
-        if self.broken or self.asked is None or self.cap_epsilon is None or self.cap_delta is None:
+        """Whether `run` will accept the study: its records, its caps and the sums."""
+        if self.broken is not None or self.refused is not None:
             return False
-        slack = 1 + 1e-12
-        return (
-            self.epsilon + self.asked <= self.cap_epsilon * slack
-            and self.delta + self.asked_delta <= self.cap_delta * slack
-        )
+        return self.is_charged or self.asked is not None
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record of ``dpsweep plan --json``."""
@@ -63,6 +60,8 @@ class DatasetLeft:
             "this_study_delta": self.asked_delta,
             "is_charged": self.is_charged,
             "fits": self.fits,
+            "broken": self.broken,
+            "refused": self.refused,
         }
 
     def __str__(self) -> str:
@@ -78,9 +77,11 @@ class DatasetLeft:
         )
         if self.is_charged:
             return f"{text}; this study is charged already."
+        verdict = ""
+        if self.refused is not None:
+            verdict = f", and does NOT fit: run will refuse it. The reason: {self.refused}"
         if self.asked is None:
-            return f"{text}; this study has no price that could be charged."
-        verdict = "" if self.fits else ", and does NOT fit: run will refuse it"
+            return f"{text}; this study has no price that could be charged{verdict}."
         takes = f"({shown_epsilon(self.asked)}, {shown_delta(self.asked_delta)})"
         return f"{text}; this study takes {takes}{verdict}."
 
@@ -98,15 +99,35 @@ def dataset_left(checked: Preflight, study_epsilon: float | None) -> DatasetLeft
     account = read_dataset_ledger(privacy.dataset_ledger)
     directory = str((spec.storage.root / spec.name).resolve())
     first = account.dataset is None
+    asked = privacy.trial_epsilon if privacy.mode.is_public_search else study_epsilon
+    is_charged = not is_new(spec) and any(study.directory == directory for study in account.studies)
     return DatasetLeft(
         path=privacy.dataset_ledger,
         cap_epsilon=privacy.dataset_epsilon if first else account.cap_epsilon,
         cap_delta=privacy.dataset_delta if first else account.cap_delta,
         epsilon=account.epsilon,
         delta=account.delta,
-        asked=privacy.trial_epsilon if privacy.mode.is_public_search else study_epsilon,
+        asked=asked,
         asked_delta=privacy.delta,
-        is_charged=not is_new(spec)
-        and any(study.directory == directory for study in account.studies),
+        is_charged=is_charged,
         broken=account.broken,
+        refused=None if is_charged else _refusal(checked, privacy.dataset_ledger, asked),
     )
+
+
+def _refusal(checked: Preflight, ledger: str, asked: float | None) -> str | None:
+    """Return why the charge of a new study would be refused; None if it would not."""
+    privacy = checked.spec.privacy
+    try:
+        check_dataset_budget(
+            ledger,
+            dataset=checked.dataset_name,
+            parts=checked.dataset_parts,
+            epsilon=asked or 0.0,  # records and caps are asked about without a price, too
+            delta=privacy.delta,
+            cap_epsilon=privacy.dataset_epsilon,
+            cap_delta=privacy.dataset_delta,
+        )
+    except BadInputError as error:
+        return error.message
+    return None
