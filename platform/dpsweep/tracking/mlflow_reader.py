@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -108,6 +109,9 @@ def open_client(uri: str) -> MlflowClient:
 class MLflowReader:
     """Studies of one MLflow store.
 
+    Pickled it is its address without a password or token: where it is read again, it opens the
+    store by what the environment there lets in.
+
     Args:
         uri: ``sqlite:///file`` or a server's address; None: ``default_uri``.
     Raises:
@@ -119,6 +123,12 @@ class MLflowReader:
         self._uri, self.shown_uri = uri, masked(uri)
         with self._explained():
             self._client = open_client(uri)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return MLflowReader, (_bare(self._uri),)
+
+    def __deepcopy__(self, _: Any) -> MLflowReader:
+        return self  # it holds nothing that changes
 
     @contextmanager
     def _explained(self, of: str = "", fix: str = _UP) -> Iterator[None]:
@@ -262,6 +272,22 @@ class MLflowReader:
                 if _is_missing(error) or not _lists(files, name):
                     return None
                 raise
+
+
+def _bare(uri: str) -> str:
+    """Return the address of a store without what lets in; the user of a database stays.
+
+    >>> _bare("http://me:a@b@host:5000"), _bare("https://token@host")
+    ('http://host:5000', 'https://host')
+    >>> _bare("postgresql+psycopg://me:secret@db/studies"), _bare("sqlite:///mlflow.db")
+    ('postgresql+psycopg://me@db/studies', 'sqlite:///mlflow.db')
+    """
+    shown = masked(uri)
+    if shown == uri:
+        return uri
+    if uri.startswith(("http://", "https://")):
+        return re.sub(r"://[^/]*\*\*\*@", "://", shown)
+    return shown.replace(":***@", "@")
 
 
 def _is_missing(error: Exception) -> bool:

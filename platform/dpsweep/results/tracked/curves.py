@@ -11,7 +11,11 @@ from dpsweep.tracking.schema import CURVE, EPSILON
 
 
 class Curves(Sequence[dict[str, Any]]):
-    """The reports of a trial, read from the store when they are first looked at."""
+    """The reports of a trial, read from the store when they are first looked at.
+
+    It equals each sequence of the same points. Pickled or copied it is a plain list of them, so
+    that no reader of the store goes along.
+    """
 
     def __init__(self, reader: MLflowReader, run: StoredRun) -> None:
         self._reader, self._run = reader, run
@@ -60,3 +64,11 @@ class Curves(Sequence[dict[str, Any]]):
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self._points)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and list(other) == self._points
+
+    __hash__ = None  # type: ignore[assignment]  # as of a list
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return list, (self._points,)
