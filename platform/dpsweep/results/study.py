@@ -92,7 +92,9 @@ class SweepResult:
     def state(self) -> str:
         """``running``, ``finished``, ``interrupted`` or ``failed``; a killed run is interrupted.
 
-        It is how the study stood when it was opened, as everything here.
+        It is how the study stood when it was opened, as are steps and scores. Epsilons of trials
+        are those of the ledgers now, which only grow; ``history`` and ``decisions`` those of the
+        journal now.
         A tracking store does not know of a run that was killed: there it is ``running``.
         """
         if self.view.state == "running" and not self._is_run:
