@@ -13,6 +13,8 @@ from dpsweep.cli.completion import strategy_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
+from dpsweep.planning.costs.dataset import DatasetLeft, dataset_left
+from dpsweep.planning.preflight import preflight
 from dpsweep.planning.strategies import STRATEGIES, Strategy
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
@@ -76,12 +78,14 @@ def advise(
         print_records([played.to_dict() for played in advice.played], output)
         return
     if output is not Format.TABLE:
-        print_records(_record(advice, command), output)
+        print_records(_record(advice, command, _left(advice)), output)
         return
     rows = [_shown_row(advice, played) for played in advice.played]
     print_records(rows, output, caption=_caption(advice))
     print()
     print("\n".join(_sentences(advice, command)))
+    if left := _left(advice):
+        print(left)
 
 
 def _strategy(name: str) -> Strategy:
@@ -97,7 +101,13 @@ def _strategy(name: str) -> Strategy:
     return by_name[name]
 
 
-def _record(advice: Advice, command: str) -> dict[str, Any]:
+def _left(advice: Advice) -> DatasetLeft | None:
+    """Return what the dataset's ledger has left for the choice at the epsilon that was asked."""
+    spec = advice.base if advice.is_taken else advice.choice.spec
+    return dataset_left(preflight(spec), advice.epsilon)
+
+
+def _record(advice: Advice, command: str, left: DatasetLeft | None) -> dict[str, Any]:
     terms = advice.choice.terms.columns()
     common = ("delta", "privacy_unit", "neighboring_relation", "sampling")
     return {
@@ -113,6 +123,7 @@ def _record(advice: Advice, command: str) -> dict[str, Any]:
         "not_possible": [
             {"strategy": strategy.name, "because": reason} for strategy, reason in advice.refused
         ],
+        **({} if left is None else {"dataset_ledger": left.to_dict()}),
     }
 
 

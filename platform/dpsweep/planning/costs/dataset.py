@@ -7,6 +7,7 @@ from typing import Any
 
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.ledgers.dataset import check_dataset_budget, read_dataset_ledger
+from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
@@ -113,6 +114,21 @@ def dataset_left(checked: Preflight, study_epsilon: float | None) -> DatasetLeft
         broken=account.broken,
         refused=None if is_charged else _refusal(checked, privacy.dataset_ledger, asked),
     )
+
+
+def dataset_left_of(checked: Preflight) -> DatasetLeft | None:
+    """Return what a spec's dataset ledger has left, the study priced as `run` prices it.
+
+    Args:
+        checked: A checked spec.
+    """
+    if checked.spec.privacy.dataset_ledger is None:
+        return None
+    try:
+        price = checked.declared_epsilon(choose_selection(checked))
+    except BadInputError:  # a selection that its own cap or its space does not allow
+        return dataset_left(checked, None)
+    return dataset_left(checked, price)
 
 
 def _refusal(checked: Preflight, ledger: str, asked: float | None) -> str | None:
