@@ -61,6 +61,11 @@ class PrivacyStatement(PrivacyTerms):
         epsilon = "inf" if math.isinf(self.epsilon) else self.epsilon
         return {"epsilon": epsilon, **self.columns(), "released": self.released}
 
+    def to_record(self) -> dict[str, Any]:
+        """Return the fields as printed records have them: an infinite epsilon is None."""
+        epsilon = None if math.isinf(self.epsilon) else self.epsilon
+        return {**self.to_json(), "epsilon": epsilon}
+
     def tags(self) -> dict[str, Any]:
         """Return the terms, and what the epsilon covers, as tags of a run."""
         return {**super().tags(), "dp.released": self.released}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -100,13 +99,11 @@ class TrialResult:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the record that ``dpsweep best -f json`` prints (a stable interface)."""
-        statement = self.statement.to_json()
-        statement["epsilon"] = self.epsilon if math.isfinite(self.epsilon) else None
         return {
             "config": self.config,
             "metric": self.metric,
             "value": self.value,
-            **statement,
+            **self.statement.to_record(),
             "metrics": self.metrics,
             "step": self.step,
             "steps_run": self.steps_run,
@@ -114,5 +111,5 @@ class TrialResult:
             "run_id": self.run_id,
             "trial_id": self.trial_id,
             "model_uri": self.model_uri,
-            "study": self.study_statement.to_json() if self.study_statement else None,
+            "study": self.study_statement.to_record() if self.study_statement else None,
         }

@@ -72,8 +72,8 @@ class RegisteredModel:
         keys = ("name", "version", "alias", "uri", "study", "trial", "is_new", "moved_from")
         return {
             **{key: getattr(self, key) for key in keys},
-            "claim": None if self.claim is None else self.claim.to_json(),
-            "trial_alone": {**self.alone.to_json(), "is_the_claim": self.alone == self.claim},
+            "claim": None if self.claim is None else self.claim.to_record(),
+            "trial_alone": {**self.alone.to_record(), "is_the_claim": self.alone == self.claim},
         }
 
 

@@ -1,5 +1,7 @@
 """Numbers of the privacy calculator that are out of range: all at once, by their options."""
 
+from pathlib import Path
+
 import pytest
 from whole_studies import cli_here
 
@@ -35,3 +37,22 @@ def test_each_is_told_by_its_option(words: str, expected: list[str]) -> None:
     done = cli_here("account", *words.split())
     assert done.returncode == 2
     assert done.stderr.splitlines() == [f"error: {line}" for line in expected]
+
+
+@pytest.mark.parametrize(
+    ("output", "shown"),
+    [
+        ("json", '"epsilon": null,'),
+        ("yaml", "epsilon: null\n"),
+        ("csv", "\ninf,1e-05,"),
+        ("table", "inf"),
+    ],
+)
+def test_an_epsilon_that_does_not_exist_is_null_where_there_is_no_such_number(
+    output: str, shown: str, tmp_path: Path
+) -> None:
+    events = tmp_path / "events.json"
+    events.write_text('[{"event": "non_private"}]')
+    done = cli_here("account", "epsilon", "--events", events, "--delta", "1e-5", "-f", output)
+    assert done.returncode == 0, done.stderr
+    assert shown in done.stdout

@@ -102,6 +102,7 @@ def advised(tmp_path, privacy):
     return ("advise", charged(tmp_path, raw, 17.0), "--replicates", "20", "--epsilon")
 
 
+@pytest.mark.slow
 def test_advise_says_what_is_left_for_the_epsilon_it_is_asked_for(advised, capsys):
     text = words(said(capsys, *advised, "4").out)
     assert "has (epsilon, delta)=(3.0000, 9e-05) left of (20, 0.0001)" in text

@@ -1,5 +1,6 @@
 """A trial's model in MLflow's registry: the same answers, the same claim, and no dpsweep."""
 
+import dataclasses
 import json
 import math
 import os
@@ -178,6 +179,15 @@ def test_the_best_trial_is_registered_with_the_claim_of_its_study(result, regist
     assert abs(metadata["trial_alone"]["epsilon"] - best.epsilon) < 1e-6
     assert client.get_model_version_by_alias("composed", "champion").version in (1, "1")
     assert client.get_model_version("composed", "1").run_id == best.run_id
+
+
+def test_an_epsilon_that_does_not_exist_is_null_in_the_record(registered):
+    free = dataclasses.replace(registered.alone, epsilon=math.inf)
+    record = dataclasses.replace(registered, claim=None, alone=free).to_dict()
+    assert record["trial_alone"]["epsilon"] is None
+    assert record["trial_alone"]["is_the_claim"] is False
+    both = dataclasses.replace(registered, claim=free, alone=free).to_dict()
+    assert (both["claim"]["epsilon"], both["trial_alone"]["is_the_claim"]) == (None, True)
 
 
 @pytest.mark.slow

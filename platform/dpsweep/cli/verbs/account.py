@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
@@ -47,6 +47,12 @@ def _refuse(**numbers: float | None) -> None:
         raise SpecError(mistakes)
 
 
+def _print(answer: Mapping[str, Any], output: Format) -> None:
+    """Print an answer; of an epsilon that does not exist it has the word ``inf``."""
+    epsilon = math.inf if answer["epsilon"] == "inf" else answer["epsilon"]
+    print_records({**answer, "epsilon": epsilon}, output)
+
+
 @account.command("epsilon")
 def account_epsilon(
     delta: Delta,
@@ -81,7 +87,7 @@ def account_epsilon(
     result = calculator.account_epsilon(
         listed, delta=delta, accountant=cast("AccountantName", accountant)
     )
-    print_records(result, output)
+    _print(result, output)
 
 
 @account.command("steps")
@@ -105,7 +111,7 @@ def account_steps(
         delta=delta,
         accountant=cast("AccountantName", accountant),
     )
-    print_records(result, output)
+    _print(result, output)
 
 
 @account.command("noise")
@@ -133,4 +139,4 @@ def account_noise(
         end_ratio=end_ratio,
         accountant=cast("AccountantName", accountant),
     )
-    print_records(result, output)
+    _print(result, output)

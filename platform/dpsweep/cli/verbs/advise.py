@@ -104,6 +104,8 @@ def _strategy(name: str) -> Strategy:
 def _left(advice: Advice) -> DatasetLeft | None:
     """Return what the dataset's ledger has left for the choice at the epsilon that was asked."""
     spec = advice.base if advice.is_taken else advice.choice.spec
+    if spec.privacy.dataset_ledger is None:
+        return None
     return dataset_left(preflight(spec), advice.epsilon)
 
 
