@@ -59,6 +59,7 @@ from dpsweep.running.nodes.software import package_notes
 from dpsweep.running.pretrain import pretrained_weights
 from dpsweep.running.recovery import mend_tasks
 from dpsweep.running.termination import Termination
+from dpsweep.running.traces import TRACES, remove_traces
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.launched import enforced_terms, refuse_launch
 from dpsweep.study.study import Observer, Study, watching
@@ -163,6 +164,7 @@ def run_checked(
         if is_over:
             observer.on_message(f"study {spec.name!r} has finished already; nothing to run")
             erase(study)
+            remove_traces(study.files.path / TRACES, observer.on_message)
             admitting = dataclasses.replace(checked, composition=composition)
             mend_tasks(admitting, study, sorted(study.view.trials), observer)
             if (renewed := entries.card_renewed(study, observer)) is not None:
@@ -230,6 +232,8 @@ def run_checked(
         finally:
             conclusion.write(ending, first)
             cluster.close()
+            if ending.state == "finished":
+                remove_traces(study.files.path / TRACES, observer.on_message)
             deliver(spool, observer)
         if ending.state == "finished" and ending.reason:
             observer.on_message(f"study {spec.name!r} has finished: {ending.reason}")

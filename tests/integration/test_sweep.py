@@ -122,6 +122,11 @@ def test_optuna_can_open_its_storage(finished):
     )
 
 
+def test_nothing_of_tune_is_left(finished):
+    _, result = finished
+    assert not (result.files.path / "ray").exists()
+
+
 def test_running_it_again_runs_nothing(finished):
     from dpsweep.sweep import run_sweep
 

@@ -229,6 +229,14 @@ class BucketPath:
             if not missing_ok:
                 raise
 
+    def remove_all(self) -> None:
+        """Remove every object below this folder; there may be none."""
+        from pyarrow.fs import FileType
+
+        with self._asked("write") as store:
+            if store.get_file_info(self.key).type == FileType.Directory:
+                store.delete_dir(self.key)
+
     def rename(self, target: BucketPath) -> None:
         """Give the object another name: it is copied first, and then removed."""
         with self._asked("write") as store:

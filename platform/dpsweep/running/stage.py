@@ -27,6 +27,7 @@ from dpsweep.running.failing import Deaths, FailingSource, refuse_unwritten
 from dpsweep.running.giving_up import give_up_aloud
 from dpsweep.running.handing_on import HandingOn
 from dpsweep.running.recovery import LOST
+from dpsweep.running.traces import TRACES, closed
 from dpsweep.running.tuner import make_tuner, run_trials, settings_of, share_of
 from dpsweep.schedulers.base import TrialPolicy, promotion
 from dpsweep.schedulers.hanging import HangWatch
@@ -134,7 +135,7 @@ class Stage:
             searcher,
             scheduler,
             [TuneListener(self, free, lambda: recall.has_begun), self._watch()],
-            storage=self.tune_path or files.path / "ray",
+            storage=closed(self.tune_path or files.path / TRACES),
             settings=dataclasses.replace(self.settings(), recall=recall.word),
             data=self.data,
             must_stop=lambda: bool(self.violation),

@@ -65,6 +65,7 @@ def test_status_and_report_show_peaks_where_they_are_told(tmp_path, monkeypatch)
     assert "memory" not in said.stdout + said.stderr  # under a claim
     said = cli_here("report", *where, "--costs")
     assert "no time and no memory: none is kept under a claim" in said.stderr
+    assert "the journal has when each trial began and ended" in said.stderr.replace("\n", " ")
     monkeypatch.setattr(TrialView, "usage", {"seconds": 2.0, "memory_mb": 900.0})
     said = cli_here("status", *where, "--explain")
     assert "memory MiB" in said.stdout

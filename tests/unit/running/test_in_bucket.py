@@ -22,6 +22,7 @@ from dpsweep.planning.places import make_places
 from dpsweep.results.advice import command
 from dpsweep.results.study import load_sweep
 from dpsweep.results.tables.overview import overview
+from dpsweep.running.traces import closed, remove_traces
 from dpsweep.spec.study import SweepSpec
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.launched import is_new
@@ -85,6 +86,20 @@ def test_every_file_of_a_study_is_in_its_bucket(bucket, raw):
     for trial in ("0000", "0001"):
         assert {f"trials/{trial}/best.json", f"trials/{trial}/last.json"} <= names
     assert not [name for name in names if name.endswith((".jsonl", ".db", ".lock"))]
+
+
+def test_traces_of_tune_in_a_bucket_are_removed(bucket, raw):
+    ray, said = folder_of(raw) / "ray", []
+    remove_traces(ray, said.append)  # there are none
+    (ray / "tune" / "experiment_state-1.json").write_bytes(b"{}")
+    assert closed(ray) == ray
+    prefix = folder_of(raw).key.removeprefix("lab/")
+    before = bucket.names(prefix)
+    remove_traces(ray, said.append)
+    assert said == []
+    left = set(bucket.names(prefix))
+    assert set(before) - left == {f"{prefix}/ray/tune/experiment_state-1.json"}
+    assert left - set(before) <= {f"{prefix}/"}  # the mark of a folder, which Tune makes as well
 
 
 def test_a_study_in_a_bucket_is_read_by_its_address(raw):

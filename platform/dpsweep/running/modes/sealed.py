@@ -41,6 +41,7 @@ from dpsweep.running.modes.sealed_final import (
     run_final,
 )
 from dpsweep.running.stage import Stage
+from dpsweep.running.traces import TRACES
 from dpsweep.search_spaces.base import MAX_INFEASIBLE_IN_A_ROW
 from dpsweep.study.files import StudyFiles
 from dpsweep.study.launched import enforced_terms
@@ -313,7 +314,7 @@ def _release(launch: Launch, sealed: Study, winner: int) -> None:
 def _emptied(study: Study) -> Path:
     """Erase the sealed study, and return a folder in its place that is erased at the end."""
     erase(study)
-    return _sealed_directory(study) / "ray"
+    return _sealed_directory(study) / TRACES
 
 
 def erase(study: Study) -> None:

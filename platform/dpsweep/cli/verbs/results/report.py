@@ -135,7 +135,10 @@ def report(
     )
     if costs:
         if all(row["seconds"] is None and row["accounting"] != UNACCOUNTED.name for row in rows):
-            say("no time and no memory: none is kept under a claim, as they tell of batch sizes")
+            say(
+                "no time and no memory: none is kept under a claim, as they tell of batch sizes; "
+                "the journal has when each trial began and ended, for whoever may read it"
+            )
         for study in studies:
             for line in memory_taken(study.resources, study.trials):
                 say(f"{study.name}: {line}")
