@@ -9,6 +9,9 @@ from typing import Any
 from dpsweep.study import events
 from dpsweep.tracking.labels import downgraded_tags, tells_number_of_trials, why_unreleased
 from dpsweep.tracking.schema import (
+    BEST_EPSILON,
+    BEST_OBJECTIVE,
+    BEST_TRIAL,
     EPSILON,
     Kind,
     UnloggableError,
@@ -181,6 +184,42 @@ class Drafts:
         ]
         stated = {name: value for name, value in metrics.items() if name not in unstated}
         self.log_metrics(None, event, stated, self.num_ended())
+
+    def note_final_run(self, final_run: Sequence[str]) -> None:
+        """Note at a launch which run is delivered; what an earlier version called best is not.
+
+        Args:
+            final_run: Its tag, and the tag's value; empty where any trial may be.
+        """
+        state = self.state
+        state.final_run = list(final_run)
+        if state.final_run and state.best_trial != state.final_trial:
+            state.best = state.best_trial = None
+
+    def note_start(self, trial: int, tags: Mapping[str, str]) -> None:
+        """Note whether a trial that begins is the one that is delivered, by its own tags."""
+        final_run = self.state.final_run
+        if final_run and tags.get(final_run[0]) == final_run[1]:
+            self.state.final_trial = trial
+
+    def log_best(self, event: events.TrialEnded) -> None:
+        """Log a finished trial on the study's run, if it is the best so far of what may be.
+
+        Where one run is delivered, whatever the trials before it have scored, that is this one.
+        """
+        state = self.state
+        value, best = finite(event.value), state.best
+        sign = {"max": 1.0, "min": -1.0}.get(state.mode)
+        if value is None or sign is None or (state.final_run and event.trial != state.final_trial):
+            return
+        if best is None or sign * value > sign * best:
+            state.best, state.best_trial = value, event.trial
+            metrics: dict[str, Any] = {BEST_OBJECTIVE: value}
+            if not state.is_sealed:
+                metrics[BEST_TRIAL] = event.trial
+            if event.epsilon and not state.unstated.get(event.trial, ["not started"]):
+                metrics[BEST_EPSILON] = event.epsilon
+            self.log_study(event, metrics, {})
 
     def num_ended(self) -> int:
         """Return how many trials have ended."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from dpsweep.privacy import modes
+from dpsweep.spec.search.probe import PROBE
 from dpsweep.study.events import (
     CardRenewed,
     ModelLogged,
@@ -25,7 +26,7 @@ from dpsweep.tracking.schema import (
     plain_score,
 )
 
-UNACCOUNTED, SELECT = modes.UNACCOUNTED.name, modes.SELECT.name
+UNACCOUNTED, SELECT, PUBLIC = modes.UNACCOUNTED.name, modes.SELECT.name, modes.PUBLIC.name
 MAX_REASON = 1000
 
 #: Tag of a study that searches on a secret part of the records.
@@ -76,6 +77,25 @@ def tags_of_trial(
     if tags.get("dp.records") == "public":
         tags["dp.sampling"] = "none"  # it draws no private record, and its epsilon is 0
     return tags
+
+
+def final_run(params: Mapping[str, str], tags: Mapping[str, str]) -> list[str]:
+    """Return by which tag, and which value of it, the one run is known that a study delivers.
+
+    Empty where any trial may be the best, and of a selection, which shows its winner only.
+
+    Args:
+        params: Of the study's run.
+        tags: Of the same run.
+
+    >>> final_run({"search.strategy": "probe"}, {})
+    ['dpsweep.role', 'final']
+    """
+    if params.get("search.strategy") == PROBE:
+        return ["dpsweep.role", "final"]
+    if PUBLIC in (params.get("privacy.accounting"), tags.get("dp.accounting")):
+        return ["dp.records", "private"]
+    return ["dp.records", "rest"] if "search.on.split" in params else []
 
 
 def downgraded_tags(reason: str) -> dict[str, str]:

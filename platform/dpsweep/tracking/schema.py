@@ -102,7 +102,7 @@ METRICS = _items(
         (TRAIN_SECONDS, "s", "public", "Training and evaluation time since the last (re)start."),
         (PEAK_MEMORY, "MiB", "public", "Peak memory since the last (re)start, where told."),
         (OBJECTIVE, "1", "public", "Value of search.metric that ranks the trial."),
-        (BEST_OBJECTIVE, "1", "public", "Best search/objective of the finished trials so far."),
+        (BEST_OBJECTIVE, "1", "public", "Best search/objective so far of what `best` may return."),
         (BEST_TRIAL, "1", "public", "Number of the best trial at the end of the study."),
         (BEST_EPSILON, "1", "public", "Epsilon of the best trial alone, at dp.delta."),
         ("search/finished", "1", "public", "Trials that ran to the end of their plan."),

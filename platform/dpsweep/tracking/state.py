@@ -37,7 +37,7 @@ class TrackingState:
         states: State of each trial that has an event.
         study_tags: ``dp.*`` tags of the study, inherited by its trials.
         mode: ``max`` or ``min`` once the study has said it.
-        best: Best objective among finished trials.
+        best: Best objective among finished trials that may be delivered.
         last: Last step and value of each metric, by trial ("study" for the parent).
         unstated: For each trial that has a run, the tags missing beside its epsilon.
         sampling: How the private trials so far draw batches: ``mixed`` where they differ.
@@ -49,6 +49,8 @@ class TrackingState:
         datasets: Records that the spec declares, as ``StudyStarted`` has them.
         started_ms: When the study was first launched.
         best_trial: The best trial so far.
+        final_run: Tag and value of the one run that is delivered; empty where any trial may be.
+        final_trial: That run, once it has started.
         intros: How the description of each trial's run begins.
         lacking: By run, the files that the store of artifacts has not taken: the text of each, None
             for one that lies where it is named.
@@ -77,6 +79,8 @@ class TrackingState:
     datasets: list[dict[str, Any]] = field(default_factory=list)
     started_ms: int = 0
     best_trial: int | None = None
+    final_run: list[str] = field(default_factory=list)
+    final_trial: int | None = None
     intros: dict[int, str] = field(default_factory=dict)
     lacking: dict[str, dict[str, str | None]] = field(default_factory=dict)
 

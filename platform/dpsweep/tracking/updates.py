@@ -16,14 +16,13 @@ from dpsweep.tracking.labels import (
     MAX_REASON,
     downgraded_card,
     downgraded_tags,
+    final_run,
     is_sealed,
     is_shown_by_sealed,
     joint_sampling,
     tags_of_trial,
 )
 from dpsweep.tracking.schema import (
-    BEST_EPSILON,
-    BEST_OBJECTIVE,
     BEST_TRIAL,
     CURVE,
     OBJECTIVE,
@@ -160,6 +159,7 @@ class _Reader:
         update.params |= self.drafts.texts(event.params, "param", "study")
         state.mode = update.params.get("search.mode", state.mode)
         state.metric = update.params.get("search.metric", state.metric)
+        self.drafts.note_final_run(final_run(update.params, state.study_tags))
         state.constants = self.drafts.texts(event.constants, "param", "study")
         update.params = {**state.constants, **update.params}
         state.searched, state.datasets = list(event.searched), [dict(d) for d in event.datasets]
@@ -246,6 +246,7 @@ class _Reader:
         state.unstated[trial] = missing_statement(tags)
         self._continue(event)
         state.states[trial] = "running"
+        self.drafts.note_start(trial, own)
         self.drafts.open(update, event)
         hparams = self.drafts.texts(event.hparams, "param", of)
         same = state.constants.items()
@@ -335,7 +336,7 @@ class _Reader:
             update.artifacts += event.artifacts
         self._count(event, ended)
         if ended == "finished":
-            self._improve(event)
+            self.drafts.log_best(event)
 
     def _log_delivered(self, event: events.TrialEnded) -> None:
         """Log the scores of the model that a trial delivers, once, at the step it is from.
@@ -352,20 +353,6 @@ class _Reader:
         for name, score in {**scores, **objective}.items():
             begun = curves.get(name, [at])[0]  # a run of an earlier version has a curve there
             self.drafts.log_metrics(event.trial, event, {name: score}, max(at, int(begun)))
-
-    def _improve(self, event: events.TrialEnded) -> None:
-        value, best = finite(event.value), self.state.best
-        sign = {"max": 1.0, "min": -1.0}.get(self.state.mode)
-        if value is None or sign is None:
-            return
-        if best is None or sign * value > sign * best:
-            self.state.best, self.state.best_trial = value, event.trial
-            metrics: dict[str, Any] = {BEST_OBJECTIVE: value}
-            if not self.state.is_sealed:
-                metrics[BEST_TRIAL] = event.trial
-            if event.epsilon and not self.state.unstated.get(event.trial, ["not started"]):
-                metrics[BEST_EPSILON] = event.epsilon
-            self.drafts.log_study(event, metrics, {})
 
     def _count(self, event: events.TrialEnded | events.TrialInfeasible, ended: str) -> None:
         self.state.states[event.trial] = ended
