@@ -26,6 +26,7 @@ By = Literal["trial", "mean"]
 REPEATS = (EPISODE, "train.repeat")
 #: How to go on after a selection without a winner.
 DRAWS_AGAIN = "a new study, under another name, draws again; its cost adds to this one's"
+_RUNS_AGAIN = "a new study, under another name, runs anew; its cost adds to this one's"
 T = TypeVar("T")
 _RULE = "of equal scores the cheapest counts, then the first"
 
@@ -276,11 +277,12 @@ def nothing_within(
     if limits.max_delta is not None and limits.max_delta < delta:
         because = f"every epsilon of the study is at delta={shown_delta(delta)}; {because}"
         fix = f"allow max_delta (`--max-delta`) {shown_delta(delta)} or more, or "
-    fix += (
-        "`dpsweep logs` has the reasons; a new study may allow more trials or epsilon"
-        if is_over
-        else "let the study go on: `dpsweep run SPEC`"
-    )
+    if not is_over:
+        fix += "let the study go on: `dpsweep run SPEC`"
+    elif failure and not of_method:  # neither more trials nor more epsilon would help
+        fix += f"`dpsweep logs` has the reasons; mend them: {_RUNS_AGAIN}"
+    else:
+        fix += "`dpsweep logs` has the reasons; a new study may allow more trials or epsilon"
     bound = f" {limits}" if str(limits) else ""
     return NothingWithinBudgetError(
         f"study {study!r} has no finished trial{bound}", because=because, fix=fix

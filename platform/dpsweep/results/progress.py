@@ -7,7 +7,7 @@ from dpsweep.results.choosing import DRAWS_AGAIN
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.spec.facts import describe_pretraining
 from dpsweep.spec.study import SweepSpec
-from dpsweep.study.journal import StudyView
+from dpsweep.study.journal import StudyView, TrialView
 from dpsweep.study.trial import TrialState
 
 
@@ -93,10 +93,18 @@ def _in_words(claim: PrivacyStatement) -> str:
 
 
 def _sealed_progress(spec: SweepSpec, view: StudyView, state: str) -> str:
-    states = [trial.state for trial in view.trials.values()]
-    if not states:
+    trials = list(view.trials.values())
+    if not trials:
         return "nothing is released" + ("" if state == "finished" else " yet")
     if spec.subset_rate is None:
         return "the winner is released"
-    has_finished = TrialState.FINISHED in states
+    for final in trials:
+        if final.state is TrialState.FAILED:
+            return f"the search has ended; {final_failed(final)}"
+    has_finished = any(trial.state is TrialState.FINISHED for trial in trials)
     return f"the search has ended; the final run {'is released' if has_finished else 'is not'}"
+
+
+def final_failed(final: TrialView) -> str:
+    """Say why the final run of a study has failed."""
+    return f"the final run has failed: {final.reason.partition(chr(10))[0]}"

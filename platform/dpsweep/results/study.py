@@ -14,7 +14,7 @@ from dpsweep.foundation.words import listed, numbers
 from dpsweep.privacy.statement import PrivacyStatement
 from dpsweep.results.choosing import By, Choice, Limits, choose, nothing_within, unbeaten
 from dpsweep.results.claims import Claims
-from dpsweep.results.progress import no_winner, status_line, unreleased
+from dpsweep.results.progress import final_failed, no_winner, status_line, unreleased
 from dpsweep.results.records import LocalRecords, Records, looked_at
 from dpsweep.results.tables.notebook import html_of_study
 from dpsweep.results.tables.rows import frame_of
@@ -298,9 +298,9 @@ class SweepResult:
     def _failure(self, method: str | None) -> str:
         """Return why a trial failed, the final run or else the first one; empty of none.
 
-        Where trials are secret nothing is said of them.
+        Where trials are secret nothing is said of them, but of the final run on all records.
         """
-        if self.spec.privacy.mode.is_sealed:
+        if self.spec.privacy.mode.is_sealed and self.spec.subset_rate is None:
             return ""
         failed = [
             view
@@ -310,6 +310,8 @@ class SweepResult:
         if not failed:
             return ""
         first = min(failed, key=lambda view: (not self.claims.is_final(view), view.trial))
+        if self.spec.has_final_run and self.claims.is_final(first):
+            return final_failed(first)
         return f"trial {first.trial} failed: {first.reason.partition(chr(10))[0]}"
 
     def _unscored(self) -> str:

@@ -10,7 +10,12 @@ from whole_studies import cli_here
 
 from dpsweep import sweep
 from dpsweep.cli.best_spec import spec_of_trial
-from dpsweep.foundation.errors import BudgetExceededError, LedgerError, SweepError
+from dpsweep.foundation.errors import (
+    BudgetExceededError,
+    LedgerError,
+    NothingWithinBudgetError,
+    SweepError,
+)
 from dpsweep.foundation.logs import read_log
 from dpsweep.ledgers.study_state import read_study_state
 from dpsweep.ledgers.trial import TrialLedger, trial_file, trial_spent
@@ -423,6 +428,32 @@ def test_a_private_final_run_that_fails_keeps_the_whole_claim(spec, monkeypatch)
     assert "the final run is not" in result.status_line()
     claim = result.study_statement()
     assert claim.epsilon == read_study_state(result.files.ledger).selection["epsilon"]
+
+
+def test_a_final_run_that_has_failed_says_so_and_why(spec, monkeypatch):
+    def fail(stage, source, target):
+        if not isinstance(stage, sealed_final.FinalStage):
+            return execute(stage, source, target)
+        failure = "ValueError at net.py:21\nmore"
+        stage.on_report(TrialReport(0, 2, {}, 0.4, charged=0, done=True, failure=failure))
+        stage.on_end(0)
+        return "finished"
+
+    execute = Stage.execute
+    monkeypatch.setattr(Stage, "execute", fail)
+    result = run_sweep(spec)
+    assert (result.state, result.view.trials[0].state) == ("finished", TrialState.FAILED)
+    line = result.status_line()
+    assert line.endswith("the search has ended; the final run has failed: ValueError at net.py:21")
+    assert "the final run is not" not in line
+    with pytest.raises(NothingWithinBudgetError, match="no finished trial") as caught:
+        result.best()
+    assert caught.value.because == (
+        "0 final runs have finished; the final run has failed: ValueError at net.py:21"
+    )
+    assert "`dpsweep logs` has the reasons" in caught.value.fix
+    assert "more trials or epsilon" not in caught.value.fix
+    assert "a new study, under another name" in caught.value.fix
 
 
 @pytest.mark.parametrize("accountant", ["rdp", pytest.param("pld", marks=pytest.mark.slow)])
