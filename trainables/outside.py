@@ -9,7 +9,14 @@ from importlib.metadata import EntryPoint
 from numbers import Real
 from typing import Any
 
-from dpsweep.foundation.errors import BadInputError, Mistake, SweepError, described, is_own
+from dpsweep.foundation.errors import (
+    BadInputError,
+    Mistake,
+    SweepError,
+    described,
+    is_failure,
+    is_own,
+)
 from dpsweep.foundation.registry import package_of
 from dpsweep.privacy.events import Plan
 from dpsweep.spec.space.hyperparameters import Hyperparameter
@@ -116,7 +123,9 @@ def asked(
         value = call(*arguments, **named)
         if isinstance(value, Iterator):  # of a hook that yields
             value = list(value)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if not is_failure(error):
+            raise
         if isinstance(error, SweepError) and (is_own(error) or not has_records):
             if has_records:
                 raise error from None

@@ -193,6 +193,17 @@ TRIALS = (
         "it depends on the records",
     ),
     Mutant(
+        "a panic that reaches Ray Tune",
+        "platform/dpsweep/foundation/errors.py",
+        "    return is_end or is_of_ours or",
+        "    return not isinstance(error, SystemExit) or is_of_ours or",
+        (
+            "tests/unit/trainables/execution/test_base.py"
+            "::test_a_panic_while_a_trial_is_opened_is_its_failure",
+        ),
+        "its words are written to files, and the trial is charged again",
+    ),
+    Mutant(
         "a record that fails and takes the other answers with it",
         "trainables/data/tasks.py",
         "if not _FAILS_ALONE.get() or lacks_memory(error):",
@@ -265,7 +276,7 @@ TRIALS = (
     Mutant(
         "a reader of another package that tells a record",
         "trainables/data/sources.py",
-        "    try:\n        return call(*arguments)\n    except (Exception, SystemExit) as error:\n",
+        "    try:\n        return call(*arguments)\n    except BaseException as error:\n",
         "    try:\n        return call(*arguments)\n    except KeyError as error:\n",
         (
             "tests/unit/trainables/data/test_outside_datasets.py::test_a_reader_that_fails_tells_no_record[read-reads_a_word]",

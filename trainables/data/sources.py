@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dpsweep.foundation.errors import BadInputError, DataError, SweepError, described, is_own
+from dpsweep.foundation.errors import (
+    BadInputError,
+    DataError,
+    SweepError,
+    described,
+    is_failure,
+    is_own,
+)
 from dpsweep.foundation.registry import Registry
 from dpsweep.foundation.words import counted
 from dpsweep.spec.data.datasets import DATASET_GROUP
@@ -89,8 +96,8 @@ def _opened(opener: Callable[[DataSpec], Source], spec: DataSpec) -> Source:
         return opener(spec)
     except SweepError:
         raise
-    except (Exception, SystemExit) as error:
-        if spec.dataset not in DATASETS.outside():
+    except BaseException as error:
+        if not is_failure(error) or spec.dataset not in DATASETS.outside():
             raise
         raise DataError(
             f"dataset {spec.dataset}, which another package brings, cannot be opened: "
@@ -153,8 +160,8 @@ def _read(call: Callable[..., Any], name: str, *arguments: Any) -> Any:
     """
     try:
         return call(*arguments)
-    except (Exception, SystemExit) as error:
-        if is_own(error):
+    except BaseException as error:
+        if is_own(error) or not is_failure(error):
             raise error from None
         raise DataError(
             f"dataset {name}, which another package brings, cannot be read",

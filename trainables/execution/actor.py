@@ -30,6 +30,7 @@ from dpsweep.foundation.errors import (
     SweepError,
     UnreachableError,
     described,
+    is_signal,
 )
 from dpsweep.foundation.file_paths import FilePath, file_path
 from dpsweep.foundation.kept import keep_compiled
@@ -38,7 +39,7 @@ from dpsweep.foundation.process.silence import fall_silent
 from dpsweep.ledgers.admission import check_admitted
 from dpsweep.spec.cluster import Share
 from dpsweep.study.trial import TrialReport, TrialTask, read_task
-from dpsweep.trainables.devices.failures import has_broken_device, is_out_of_memory
+from dpsweep.trainables.devices.failures import has_broken_device, lacks_memory
 from dpsweep.trainables.devices.sharing import TorchGpu, hold_to_share
 from dpsweep.trainables.execution.memory import (
     MEMORY_ADVICE,
@@ -149,8 +150,9 @@ class DPTrainable(Trainable):
             execution: TrialExecution = _execution().TrialExecution(
                 self._directory, task, settings=settings, data=data
             )
-        except Exception:
-            refuse_changed(task.hparams, task.code)  # which would explain it
+        except BaseException as error:
+            if not is_signal(error):
+                refuse_changed(task.hparams, task.code)  # which would explain it
             raise
         try:  # again, now that nobody can settle the trial without its knowledge
             check_admitted(self._settings.ledger, task.trial, task.full_plan, digest)
@@ -190,7 +192,11 @@ class DPTrainable(Trainable):
         return _result(report)
 
     def _advance(self) -> tuple[TrialReport, bool]:
-        """Return the next report, and whether there is one more try instead of a failure."""
+        """Return the next report, and whether there is one more try instead of a failure.
+
+        Whatever a trial's own code raises is a failure, also what is no ``Exception``: Tune would
+        write its words to files, take it for a death of the process and pay for the trial again.
+        """
         task = None
         try:
             if self._execution is None:
@@ -200,11 +206,14 @@ class DPTrainable(Trainable):
             report = self._execution.advance()
             note = "\n".join(filter(None, (report.note, self._note)))
             return dataclasses.replace(report, note=note), False
-        except UnreachableError:
-            raise
-        except (Exception, SystemExit) as error:  # a method that exits would do so again
+        except BaseException as error:
+            if is_signal(error):
+                error.args = ()  # words that a trial's own code may have put there
+                raise error from None
+            if isinstance(error, UnreachableError):
+                raise
             report = self._failed(error)
-            is_too_large = is_out_of_memory(error)
+            is_too_large = lacks_memory(error)
             self._is_leaving |= has_broken_device(error)  # its next trial needs another process
             if isinstance(error, (StorageError, AbsentLedgerError)):
                 report = dataclasses.replace(report, unwritten=error.message)
@@ -288,7 +297,9 @@ class DPTrainable(Trainable):
                 supplies=self._settings.supplies,
             )
             return None if part is None else self._finished.show(part, max_classes)
-        except Exception:
+        except BaseException as error:
+            if is_signal(error):
+                raise
             raise ModelError("the model cannot be handed on from here") from None
 
     def graph_of_model(self) -> ModelGraph:
@@ -304,7 +315,9 @@ class DPTrainable(Trainable):
             # process is asked for nothing else, and ends.
             with loading():
                 return finished.graph()
-        except Exception:
+        except BaseException as error:
+            if is_signal(error):
+                raise
             raise ModelError("the model cannot be handed on from here") from None
 
     def cleanup(self) -> None:
@@ -330,7 +343,7 @@ def _result(report: TrialReport) -> dict[str, Any]:
 def _failure(trial: int, error: BaseException) -> TrialReport:
     """Return the last report of a trial that an error has ended."""
     text = described(error)
-    if is_out_of_memory(error):
+    if lacks_memory(error):
         text = f"out of memory{text.removeprefix(type(error).__name__)}; {MEMORY_ADVICE}"
     is_violation = isinstance(error, (BudgetExceededError, LedgerError))
     if is_violation and not isinstance(error, (LockedError, AbsentLedgerError)):

@@ -6,7 +6,7 @@ import json
 
 from dpsweep.foundation.bucket_path import BucketPath
 from dpsweep.foundation.durable import write_atomically
-from dpsweep.foundation.errors import described
+from dpsweep.foundation.errors import described, is_signal
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.trainables.hooks import PrivateReport
 from dpsweep.trainables.method import Method
@@ -33,7 +33,9 @@ def write_private_report(directory: FilePath, method: Method) -> str:
     try:
         figures = method.private_report()
         text = json.dumps(figures, indent=2)
-    except (Exception, SystemExit) as error:
+    except BaseException as error:
+        if is_signal(error):
+            raise
         return f"its `private_report` is no JSON, or fails: {described(error)}; it is left out"
     if figures is None or isinstance(directory, BucketPath):
         return ""

@@ -206,12 +206,46 @@ def described(error: BaseException) -> str:
 
 def is_own(error: BaseException) -> bool:
     """Say whether an error is one of these that dpsweep's own code has raised, or none has yet."""
-    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
-    is_ours = not frames or _module(frames[-1]).partition(".")[0] == _OWN
+    is_ours = _is_raised_here(error)
     return isinstance(error, SweepError) and is_ours
 
 
+def is_failure(error: BaseException) -> bool:
+    """Say whether code that was called has failed; else something ends it, and goes through.
+
+    A panic of Rust (pyo3's ``PanicException``) is no ``Exception``, and fails all the same; so does
+    code that ends the program. Ctrl-C, a cancellation, and other kinds that nobody knows pass; in a
+    trial's process all but ``is_signal`` are failures.
+
+    >>> is_failure(SystemExit(0)), is_failure(KeyboardInterrupt())
+    (True, False)
+    """
+    is_kind = isinstance(error, (Exception, SystemExit)) or type(error).__name__ == _PANIC
+    return is_kind and not is_signal(error)
+
+
+def is_signal(error: BaseException) -> bool:
+    """Say whether an error ends what is under way: no code that was called has failed.
+
+    That is Ctrl-C, the end of a generator, and whatever dpsweep raises itself that is no
+    ``Exception``: in a handler of SIGTERM, or where a trial leaves its process. What Ray raises to
+    end an actor comes by a call of its own, and never within a trial's step.
+    """
+    if isinstance(error, Exception):
+        return False
+    is_of_ours = type(error).__module__.partition(".")[0] == _OWN
+    is_raised = error.__traceback__ is not None
+    is_end = isinstance(error, (KeyboardInterrupt, GeneratorExit))
+    return is_end or is_of_ours or (is_raised and _is_raised_here(error))
+
+
+def _is_raised_here(error: BaseException) -> bool:
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return not frames or _module(frames[-1]).partition(".")[0] == _OWN
+
+
 _OWN = __name__.partition(".")[0]
+_PANIC = "PanicException"
 
 
 def _module(frame: FrameType) -> str:

@@ -8,6 +8,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from outside import install
+from raised import PanicException
 from whole_studies import make_spec
 
 from dpsweep.foundation.errors import (
@@ -171,7 +172,7 @@ def test_mistakes_of_another_type_are_told(checked, monkeypatch, value):
         preflight(checked.spec)
 
 
-@pytest.mark.parametrize("error", [ValueError, DataError, SystemExit])
+@pytest.mark.parametrize("error", [ValueError, DataError, SystemExit, PanicException])
 def test_a_check_of_records_that_fails_tells_none(checked, monkeypatch, error):
     def check(cls, values, data):
         raise error(f"a record is {data.parts['private'][0][0]}: 4711")

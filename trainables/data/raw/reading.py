@@ -6,7 +6,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from dpsweep.foundation.errors import OF_STORAGE, DataError, SweepError, described, is_own
+from dpsweep.foundation.errors import (
+    OF_STORAGE,
+    DataError,
+    SweepError,
+    described,
+    is_failure,
+    is_own,
+)
 from dpsweep.foundation.process.silence import unheard
 
 
@@ -44,7 +51,7 @@ def unquoted(told: Callable[[BaseException], SweepError]) -> Iterator[None]:
             is_status = error.code is None or isinstance(error.code, int)
             raise SystemExit(error.code if is_status else 1) from None
         except BaseException as error:
-            if is_own(error) or not _is_failure(error):
+            if is_own(error) or not is_failure(error):
                 raise error from None
             if isinstance(error, OSError) and error.errno in OF_STORAGE:
                 raise OSError(error.errno, os.strerror(error.errno)) from None
@@ -66,8 +73,3 @@ _DAMAGED = (
 _NO_MEMORY = (
     "read them on a machine (or in a job) with more memory, or give fewer or smaller records"
 )
-
-
-def _is_failure(error: BaseException) -> bool:
-    """Say whether it tells of what was read; a panic of Rust, as in tokenizers, is no Exception."""
-    return isinstance(error, Exception) or type(error).__name__ == "PanicException"

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from dpsweep.foundation.bucket_path import BucketPath
-from dpsweep.foundation.errors import CheckpointError, ModelError, described, is_own
+from dpsweep.foundation.errors import CheckpointError, ModelError, described, is_failure, is_own
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
@@ -62,8 +62,9 @@ def _asked(method: str, name: str, function: Callable[[], _T]) -> _T:
     """Return what a method of another package is asked for; its errors are told in a line."""
     try:
         return function()
-    except (Exception, SystemExit) as error:
-        if is_own(error):  # records are at hand, and words of others may quote one
+    except BaseException as error:
+        # Records are at hand, and words of others may quote one.
+        if is_own(error) or not is_failure(error):
             raise error from None
         raise ModelError(
             f"{name} of method {method} fails",

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from image_sets import folders, mnist
 from outside import install
+from raised import PanicException
 
 from dpsweep.foundation.errors import DataError, SpecError
 from dpsweep.planning.preflight import preflight
@@ -124,6 +125,14 @@ def test_an_opener_that_fails_is_told_in_a_line() -> None:
     CHANGES["size"] = 3
     with pytest.raises(DataError, match=r"changed, which another package brings, .*TypeError"):
         describe_dataset(spec_of())
+
+
+def test_an_opener_that_panics_is_told_in_a_line() -> None:
+    def opener(spec: Any) -> Any:
+        raise PanicException("at 5")
+
+    with pytest.raises(DataError, match=r"changed, which another package brings, .*PanicException"):
+        sources._opened(opener, spec_of())
 
 
 def test_an_opener_that_returns_something_else_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +263,11 @@ def leaves(*_: Any) -> Any:
     sys.exit(SECRET)
 
 
-@pytest.mark.parametrize("reader", [reads_a_word, quotes_a_record, leaves])
+def panics(*_: Any) -> Any:
+    raise PanicException(SECRET)
+
+
+@pytest.mark.parametrize("reader", [reads_a_word, quotes_a_record, leaves, panics])
 @pytest.mark.parametrize("fact", ["read", "read_kept", "kept", "read_labels"])
 def test_a_reader_that_fails_tells_no_record(
     reader: Callable[..., Any], fact: str, tmp_path: Path

@@ -1,5 +1,6 @@
 """The Tune trainable: opens trials late, lets go of them in time, and says nothing private."""
 
+import asyncio
 import dataclasses
 import errno
 import gc
@@ -14,6 +15,7 @@ import pytest
 import ray
 import torch
 from gpus import FakeGpu
+from raised import PanicException, raising
 from ray import tune
 from ray.exceptions import RayActorError, RayTaskError
 from ray.tune.experiment import Trial
@@ -21,7 +23,12 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 
 from dpsweep.foundation import durable
 from dpsweep.foundation.durable import DurableLog
-from dpsweep.foundation.errors import LedgerError, StorageError, UnreachableError
+from dpsweep.foundation.errors import (
+    LedgerError,
+    ModelError,
+    StorageError,
+    UnreachableError,
+)
 from dpsweep.foundation.logs import open_log
 from dpsweep.ledgers.admission import plan_digest
 from dpsweep.ledgers.trial import STUDY_FILE, trial_file, trial_spent
@@ -174,9 +181,8 @@ def test_want_of_memory_is_told_with_what_helps(lab, make_actor, monkeypatch, er
 
 
 def test_a_full_disk_is_told_as_no_failure_of_the_trial(lab, make_actor, monkeypatch):
-    def full(self, *_, **__):
-        raise StorageError("cannot write last.ckpt: No space left on device", fix="make room")
-
+    error = StorageError("cannot write last.ckpt: No space left on device", fix="make room")
+    full = raising(error, module="dpsweep.foundation.durable")
     settings = lab.settings()
     task = lab.task(settings, {"train.max_steps": 20})
     actor = make_actor(settings, task)
@@ -188,6 +194,61 @@ def test_a_full_disk_is_told_as_no_failure_of_the_trial(lab, make_actor, monkeyp
     again = make_actor(settings, task)
     assert again.step()["report"]["unwritten"] == ""
     again.cleanup()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        PanicException("record 4711"),
+        SystemExit("record 4711"),
+        PanicException("out of memory"),
+        asyncio.CancelledError("record 4711"),
+    ],
+)
+def test_a_panic_of_a_trial_s_own_code_is_its_failure(lab, make_actor, monkeypatch, error):
+    """Ray Tune would write its words to files, and pay for the trial again."""
+    settings = lab.settings()
+    actor = make_actor(settings, lab.task(settings, {"train.max_steps": 20}))
+    actor.step()
+    monkeypatch.setattr(DPSGD, "run", raising(error, module="others.nets"))
+    result = actor.step()
+    report = result["report"]
+    assert report["failure"] == f"{type(error).__name__} at nets.py:2"
+    assert (report["done"], report["step"], report["charged"]) == (True, 10, 20)
+    assert not (lab.directory() / memory.SMALLER).exists()
+    assert "4711" not in json.dumps(result)
+
+
+def test_a_panic_while_a_trial_is_opened_is_its_failure(lab, make_actor, monkeypatch):
+    settings = lab.settings()
+    actor = make_actor(settings, lab.task(settings, {"train.max_steps": 20}))
+    panic = raising(PanicException("record 4711"), module="others.nets")
+    monkeypatch.setattr(DPSGD, "prepare", panic)
+    report = actor.step()["report"]
+    assert (report["failure"], report["charged"]) == ("PanicException at nets.py:2", 0)
+
+
+def test_an_interruption_passes_without_words(lab, make_actor, monkeypatch):
+    settings = lab.settings()
+    actor = make_actor(settings, lab.task(settings, {"train.max_steps": 20}))
+    interrupted = raising(KeyboardInterrupt("record 4711"), module="others.nets")
+    monkeypatch.setattr(DPSGD, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt) as met:
+        actor.step()
+    assert (str(met.value), met.value.__suppress_context__) == ("", True)
+    actor.cleanup()
+
+
+def test_a_panic_of_a_model_that_is_shown_is_told_without_words(lab, make_actor):
+    actor = object.__new__(DPTrainable)
+    panic = raising(PanicException("record 4711"), module="others.nets")
+    actor._finished = SimpleNamespace(graph=panic)
+    try:
+        with pytest.raises(ModelError, match="cannot be handed on from here") as met:
+            actor.graph_of_model()
+    finally:
+        gc.unfreeze()
+    assert met.value.__suppress_context__
 
 
 @pytest.mark.parametrize(
@@ -286,9 +347,8 @@ def test_a_trial_whose_database_is_away_goes_on_in_another_process(lab, monkeypa
     ran = []
     monkeypatch.setattr(DPSGD, "run", lambda self, start, stop: ran.append((start, stop)))
 
-    def away(self, record):
-        raise UnreachableError("the database does not answer")
-
+    error = UnreachableError("the database does not answer")
+    away = raising(error, module="dpsweep.foundation.postgres.log")
     monkeypatch.setattr(DurableLog, "append", away)
     with pytest.raises(RayActorError) as left:
         actor.step()

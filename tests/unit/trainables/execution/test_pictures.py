@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+from raised import PanicException, raising
 
 from dpsweep.foundation.errors import ModelError
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
@@ -67,10 +68,9 @@ def test_what_is_no_list_is_told(drawn, value):
         drawn(lambda method, directory: value)
 
 
-def test_an_error_is_told_without_its_words(drawn):
-    def pictures(method, directory):
-        raise ValueError("record 4711")
-
+@pytest.mark.parametrize("error", [ValueError("record 4711"), PanicException("record 4711")])
+def test_an_error_is_told_without_its_words(drawn, error):
+    pictures = raising(error, module="others.method")
     with pytest.raises(ModelError, match="pictures of method scripted fails") as told:
         drawn(pictures)
     assert "4711" not in str(told.value)

@@ -5,6 +5,7 @@ import stat
 
 import numpy as np
 import pytest
+from raised import PanicException, raising
 
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.trainables.execution import execution
@@ -85,3 +86,12 @@ def test_a_report_that_fails_fails_no_trial(lab, monkeypatch, private_report):
     assert "4711" not in reports[-1].note
     assert reports[0].note == ""
     assert not private_file(lab).exists()
+
+
+def test_a_report_that_panics_fails_no_trial(lab, monkeypatch):
+    panic = raising(PanicException("record 4711"), module="others.method")
+    reporting = type("Reporting", (lab.Method,), {"private_report": panic})
+    monkeypatch.setitem(execution.TRAINABLES, "scripted", reporting)
+    last = lab.run(lab.settings(), lab.scripted(PLAN))[-1]
+    assert (last.reason, last.failure) == ("plan complete", "")
+    assert last.note.endswith("fails: PanicException at method.py:2; it is left out")
