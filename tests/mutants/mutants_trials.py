@@ -193,6 +193,17 @@ TRIALS = (
         "it depends on the records",
     ),
     Mutant(
+        "words of others as those of the ledger",
+        "trainables/execution/actor.py",
+        "if is_ours and isinstance(error, (StorageError, AbsentLedgerError)):",
+        "if isinstance(error, (StorageError, AbsentLedgerError)):",
+        (
+            "tests/unit/trainables/execution/test_base.py"
+            "::test_an_error_of_ours_that_others_raise_is_told_as_theirs[StorageError-run]",
+        ),
+        "they may quote a record",
+    ),
+    Mutant(
         "a panic that reaches Ray Tune",
         "platform/dpsweep/foundation/errors.py",
         "    return is_end or is_of_ours or",

@@ -30,6 +30,7 @@ from dpsweep.foundation.errors import (
     SweepError,
     UnreachableError,
     described,
+    is_own,
     is_signal,
 )
 from dpsweep.foundation.file_paths import FilePath, file_path
@@ -134,7 +135,9 @@ class DPTrainable(Trainable):
         for _ in range(LOCK_TRIES):
             try:
                 return self._try_to_open(task)
-            except LockedError:
+            except LockedError as error:
+                if not is_own(error):
+                    raise
                 time.sleep(1.0)
         return self._try_to_open(task)
 
@@ -210,14 +213,15 @@ class DPTrainable(Trainable):
             if is_signal(error):
                 error.args = ()  # words that a trial's own code may have put there
                 raise error from None
-            if isinstance(error, UnreachableError):
+            is_ours = is_own(error)
+            if is_ours and isinstance(error, UnreachableError):
                 raise
             report = self._failed(error)
             is_too_large = lacks_memory(error)
             self._is_leaving |= has_broken_device(error)  # its next trial needs another process
-            if isinstance(error, (StorageError, AbsentLedgerError)):
+            if is_ours and isinstance(error, (StorageError, AbsentLedgerError)):
                 report = dataclasses.replace(report, unwritten=error.message)
-            if isinstance(error, ChangedCodeError):
+            if is_ours and isinstance(error, ChangedCodeError):
                 report = dataclasses.replace(report, changed=error.message)
         if not is_too_large:
             return report, False
@@ -345,7 +349,7 @@ def _failure(trial: int, error: BaseException) -> TrialReport:
     text = described(error)
     if lacks_memory(error):
         text = f"out of memory{text.removeprefix(type(error).__name__)}; {MEMORY_ADVICE}"
-    is_violation = isinstance(error, (BudgetExceededError, LedgerError))
+    is_violation = isinstance(error, (BudgetExceededError, LedgerError)) and is_own(error)
     if is_violation and not isinstance(error, (LockedError, AbsentLedgerError)):
         text = f"privacy violation: {text}"
     return TrialReport(

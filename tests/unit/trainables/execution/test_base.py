@@ -24,7 +24,11 @@ from ray.tune.schedulers import FIFOScheduler, TrialScheduler
 from dpsweep.foundation import durable
 from dpsweep.foundation.durable import DurableLog
 from dpsweep.foundation.errors import (
+    AbsentLedgerError,
+    BudgetExceededError,
+    ChangedCodeError,
     LedgerError,
+    LockedError,
     ModelError,
     StorageError,
     UnreachableError,
@@ -237,6 +241,34 @@ def test_an_interruption_passes_without_words(lab, make_actor, monkeypatch):
         actor.step()
     assert (str(met.value), met.value.__suppress_context__) == ("", True)
     actor.cleanup()
+
+
+@pytest.mark.parametrize("place", ["prepare", "run"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        StorageError,
+        UnreachableError,
+        AbsentLedgerError,
+        ChangedCodeError,
+        LockedError,
+        LedgerError,
+        BudgetExceededError,
+    ],
+)
+def test_an_error_of_ours_that_others_raise_is_told_as_theirs(
+    lab, make_actor, monkeypatch, place, kind
+):
+    """Its words may quote a record, and it says nothing of a disk or a ledger."""
+    monkeypatch.setattr("dpsweep.trainables.execution.actor.LOCK_TRIES", 0)
+    settings = lab.settings()
+    actor = make_actor(settings, lab.task(settings, {"train.max_steps": 20}))
+    monkeypatch.setattr(DPSGD, place, raising(kind("record 4711"), module="others.nets"))
+    result = actor.step()
+    report = result["report"]
+    assert report["failure"] == f"{kind.__name__} at nets.py:2"
+    assert (report["unwritten"], report["changed"]) == ("", "")
+    assert "4711" not in json.dumps(result)
 
 
 def test_a_panic_of_a_model_that_is_shown_is_told_without_words(lab, make_actor):
