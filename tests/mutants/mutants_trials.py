@@ -193,6 +193,17 @@ TRIALS = (
         "it depends on the records",
     ),
     Mutant(
+        "a noisy score that says what memory its records need",
+        "trainables/execution/scores.py",
+        "is_of_none = isinstance(error, NoRoomError) and is_own(error)",
+        "is_of_none = isinstance(error, (NoRoomError, MemoryError))",
+        (
+            "tests/unit/trainables/execution/test_scores.py"
+            "::test_a_lack_of_memory_that_records_alone_meet_is_not_told",
+        ),
+        "it may depend on one of them",
+    ),
+    Mutant(
         "words of others as those of the ledger",
         "trainables/execution/actor.py",
         "if is_ours and isinstance(error, (StorageError, AbsentLedgerError)):",
@@ -217,7 +228,7 @@ TRIALS = (
     Mutant(
         "a record that fails and takes the other answers with it",
         "trainables/data/tasks.py",
-        "if not _FAILS_ALONE.get() or lacks_memory(error):",
+        "if not _FAILS_ALONE.get() or is_signal(error):",
         "if True:",
         (
             "tests/unit/trainables/execution/test_scores.py"

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from dpsweep.foundation.errors import BadInputError, DataError
+from dpsweep.foundation.errors import BadInputError, DataError, described, is_signal
 from dpsweep.trainables.data.dataset import part_tensors
-from dpsweep.trainables.devices.failures import lacks_memory
+from dpsweep.trainables.devices.failures import NoRoomError, lacks_memory
 
 if TYPE_CHECKING:
     import torch
@@ -167,7 +167,8 @@ def failing_alone() -> Iterator[None]:
     """Let a record that a model fails on have no answer, and change no other one, within.
 
     An error would tell that there is one, and would leave the other records without their answers.
-    A lack of memory is an error all the same: it is mostly a matter of the size of blocks.
+    That there is no room for a block of made-up records is an error all the same
+    (``NoRoomError``).
     """
     before = _FAILS_ALONE.set(True)
     try:
@@ -242,19 +243,25 @@ def outputs_of(
     kind = torch.float32 if inputs.is_floating_point() else inputs.dtype
     model.eval()
 
+    def asked(x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad(), full_float32():
+            outputs: torch.Tensor = model(filled(x, size))
+        return outputs
+
     def answers(x: torch.Tensor) -> torch.Tensor | None:
         """Return the outputs for up to ``size`` records; None of some that fail alone."""
         try:
-            with torch.no_grad(), full_float32():
-                outputs: torch.Tensor = model(filled(x, size))
+            outputs = asked(x)
             if _FAILS_ALONE.get() and (outputs.dim() < 2 or len(outputs) != size):
                 raise ValueError("no row for each record")
-        except (Exception, SystemExit) as error:
-            if not _FAILS_ALONE.get() or lacks_memory(error):
+        except BaseException as error:
+            if not _FAILS_ALONE.get() or is_signal(error):
                 raise
             return None  # what the error holds of the block is let go of before it is asked again
         return outputs[: len(x)]
 
+    if _FAILS_ALONE.get():
+        _refuse_no_room(asked, torch.zeros(size, *inputs.shape[1:], device=device, dtype=kind))
     for begin in range(0, len(labels), size):
         x = inputs[begin : begin + size].to(device, kind)
         outputs = answers(x)
@@ -266,6 +273,26 @@ def outputs_of(
             unanswered = torch.full_like(like, torch.nan)
             outputs = torch.cat([unanswered if row is None else row for row in rows])
         yield outputs, labels[begin : begin + size].to(device)
+
+
+def _refuse_no_room(asked: Callable[[torch.Tensor], object], made_up: torch.Tensor) -> None:
+    """Check that there is room for a block, by a made-up one: that tells nothing of any record.
+
+    It is asked in front of the records, whatever they are. A lack of memory that only they meet is
+    a failure like any other, and is not told, even where it is a real one: others may take a GPU's
+    memory meanwhile. What torch has once had for a block there, it keeps for the next.
+
+    Raises:
+        NoRoomError: There is none.
+    """
+    try:
+        asked(made_up)
+    except BaseException as error:
+        if is_signal(error):
+            raise
+        if lacks_memory(error):
+            block = f"a block of {len(made_up)} made-up records"
+            raise NoRoomError(f"{described(error)}, for {block}") from None
 
 
 def _in_halves(

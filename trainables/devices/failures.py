@@ -12,6 +12,10 @@ _NO_ROOM = ("can't allocate memory", "out of memory", "Unable to allocate", "ALL
 _BROKEN = ("CUDA error", "CUBLAS_STATUS_", "CUDNN_STATUS_", "CUSOLVER_STATUS_")
 
 
+class NoRoomError(SweepError):
+    """There is no room for a block of records of one size, whatever they are."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Say whether a process or a device has no room for what was asked, as PyTorch says it.
 
@@ -25,7 +29,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def lacks_memory(error: BaseException) -> bool:
-    """Say the same of an error while records are scored; a program that ends itself lacks none."""
+    """Say the same of what a trial's code has raised; one that ends itself, or panics, has room."""
     return isinstance(error, Exception) and is_out_of_memory(error)
 
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from dpsweep.foundation.errors import described
+from dpsweep.foundation.errors import described, is_own, is_signal
 from dpsweep.foundation.words import counted
 from dpsweep.ledgers.trial import TrialLedger
 from dpsweep.privacy.events import EventRun, Gaussian, Plan
 from dpsweep.privacy.randomness import secret_numpy_generator
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.tasks import failing_alone
-from dpsweep.trainables.devices.failures import lacks_memory
+from dpsweep.trainables.devices.failures import NoRoomError
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.execution.delivered import named_scores, scores_on_test
 from dpsweep.trainables.execution.settings import NOT_RELEASED, ExecutionSettings
@@ -32,9 +32,9 @@ class TrialScores:
         Exact scores on validation records leave only where the study's ``validation`` is
         ``exact``. A noisy one is charged first, and there are never more of them than the task's
         ``validation_plan`` holds, nor than the ledger affords. Nothing else about its records
-        leaves with it, but for errors of a lack of memory: where it cannot be computed it is noise
-        around 0. Not covered: an ``evaluate`` of another package whose count one record moves by
-        more than 1, as by an error.
+        leaves with it: where it cannot be computed it is noise around 0. That there is no room for
+        a block of made-up records is told. Not covered: an ``evaluate`` of another package whose
+        count one record moves by more than 1, as by an error.
 
     Args:
         method: With the model.
@@ -84,7 +84,7 @@ class TrialScores:
         self.missing.pop("validation", None)
         try:
             num_correct = self._num_correct()
-        except Exception as error:  # no room for a block
+        except NoRoomError as error:
             self.missing["validation"] = described(error)
             return {}
         score = noisy_accuracy(
@@ -103,16 +103,15 @@ class TrialScores:
         hide; at least nothing else tells of it: not that a score is missing, nor why.
 
         Raises:
-            Exception: There is no room for a block of records.
+            NoRoomError: There is no room for a block of made-up records.
         """
         num_records = len(self._data.parts["validation"][1])
-        if not num_records:
-            return 0
         try:
             with failing_alone():
                 scores = named_scores("validation", self._method.evaluate("validation"))
-        except (Exception, SystemExit) as error:
-            if lacks_memory(error):
+        except BaseException as error:
+            is_of_none = isinstance(error, NoRoomError) and is_own(error)
+            if is_of_none or is_signal(error):
                 raise
             return 0
         correct = num_records * scores.get("validation/accuracy", 0.0)
@@ -152,7 +151,9 @@ class TrialScores:
         self.missing.pop(part, None)
         try:
             computed = scores()
-        except Exception as error:
+        except BaseException as error:
+            if is_signal(error):
+                raise
             self.missing[part] = described(error)
             return {}
         allowed = self._settings.released

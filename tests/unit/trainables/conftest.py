@@ -67,7 +67,7 @@ def make_plan() -> Callable[..., tuple[dict[str, Any], Any]]:
     return make
 
 
-class Killed(BaseException):
+class Killed(KeyboardInterrupt):
     """Stands for SIGKILL: nothing catches it, nothing cleans up."""
 
 

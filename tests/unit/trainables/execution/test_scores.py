@@ -9,12 +9,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from raised import PanicException, raising
 from scipy import stats
 
 from dpsweep.foundation.errors import LedgerError
 from dpsweep.ledgers.trial import TrialLedger, trial_spent
 from dpsweep.privacy.accountants import epsilon_of
 from dpsweep.privacy.events import EventRun, Gaussian, Plan, PoissonGaussian
+from dpsweep.trainables.devices.failures import NoRoomError
 from dpsweep.trainables.execution.checkpoints import CheckpointStore
 from dpsweep.trainables.gradients.noise import noisy_accuracy
 
@@ -208,7 +210,7 @@ def test_a_record_that_a_network_leaves_out_moves_no_other_answer(lab, shape):
 
 
 class Choosy(torch.nn.Module):
-    """Fails on records that begin with 1e6, and ends the program on those that do with -1e6."""
+    """Fails on records that begin with one of four numbers, in ways of its own."""
 
     def __init__(self, model):
         super().__init__()
@@ -220,10 +222,14 @@ class Choosy(torch.nn.Module):
             raise RuntimeError("on one of the records")
         if (first == -1e6).any():
             sys.exit(3)
+        if (first == 2e6).any():
+            raise PanicException("on one of the records")
+        if (first == -2e6).any():
+            raise MemoryError("on one of the records")
         return self.model(x)
 
 
-@pytest.mark.parametrize("value", [1e6, -1e6])
+@pytest.mark.parametrize("value", [1e6, -1e6, 2e6, -2e6])
 @pytest.mark.parametrize("count", [1, 3, 200])
 def test_a_record_that_a_network_fails_on_changes_a_noisy_score_by_one_answer(lab, value, count):
     """And nothing else tells of it: the noise is for one answer more or less."""
@@ -245,18 +251,63 @@ def test_a_record_that_a_network_fails_on_changes_a_noisy_score_by_one_answer(la
     trial.close()
 
 
-def test_a_lack_of_memory_is_told_of_a_noisy_score_too(lab, accuracy):
+class Full(torch.nn.Module):
+    """Has no room for any block of records."""
+
+    def forward(self, x):
+        raise MemoryError("no room")
+
+
+@pytest.mark.parametrize("present", [200, 0])
+def test_a_lack_of_memory_is_told_of_a_noisy_score_too(lab, present):
     """It is a matter of the size of blocks; what is charged stays charged."""
+    settings, _ = noisy(lab)
+    task = lab.task(settings, {"train.max_steps": 20}, validation_plan=scores(30.0, 2))
+    inputs, labels = lab.data.parts["validation"]
+    lab.data.parts["validation"] = (inputs[:present], labels[:present])
+    trial = lab.open(settings, task)
+    trial.method._score = lambda model, part: ours(trial.method, Full(), part)
+    reports = lab.finish(trial)
+    assert [report.metrics for report in reports] == [{}] * 2
+    assert "no validation scores: MemoryError" in reports[-1].unscored
+    assert "for a block of 208 made-up records" in reports[-1].unscored
+    assert len(trial_spent(settings.ledger, 0).part("validation")) == 2
+
+
+def ours(method, model, part):
+    return type(method)._score(method, model, part)
+
+
+def test_a_lack_of_memory_that_records_alone_meet_is_not_told(lab, accuracy):
+    """What an evaluation of another package needs may be a matter of what is in the records."""
 
     def full(position):
         raise MemoryError("no room")
 
     accuracy(full)
     settings, task = noisy(lab)
-    reports = lab.run(settings, task)
-    assert [report.metrics for report in reports] == [{}] * 5
-    assert "no validation scores: MemoryError" in reports[-1].unscored
-    assert len(trial_spent(settings.ledger, 0).part("validation")) == 5
+    reports = lab.finish(all_but_noise(lab.open(settings, task)))
+    assert [report.metrics for report in reports] == [{"validation/accuracy": 0.0}] * 5
+    assert (reports[-1].unscored, reports[-1].reason) == ("", "plan complete")
+
+
+@pytest.mark.parametrize("kind", [NoRoomError, PanicException])
+def test_what_others_raise_tells_nothing_of_a_noisy_score(lab, monkeypatch, kind):
+    settings, task = noisy(lab)
+    trial = all_but_noise(lab.open(settings, task))
+    monkeypatch.setattr(trial.method, "evaluate", raising(kind("4711"), module="others.nets"))
+    reports = lab.finish(trial)
+    assert [report.metrics for report in reports] == [{"validation/accuracy": 0.0}] * 5
+    assert reports[-1].unscored == ""
+
+
+def test_a_panic_of_an_exact_score_fails_no_trial(lab, monkeypatch):
+    panic = raising(PanicException("record 4711"), module="others.nets")
+    monkeypatch.setattr(lab.Method, "evaluate", panic)
+    last = lab.run(lab.settings(), lab.scripted(PLAN))[-1]
+    assert (last.done, last.failure, last.step) == (True, "", 50)
+    assert "no validation scores: PanicException at nets.py:2" in last.unscored
+    assert "4711" not in last.reason
 
 
 def test_whether_a_noisy_score_can_be_computed_is_not_said(lab, monkeypatch):
