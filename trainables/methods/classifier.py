@@ -48,7 +48,7 @@ from dpsweep.trainables.methods.model_knobs import (
 )
 from dpsweep.trainables.methods.optim import build_optimizer, learning_rates
 from dpsweep.trainables.methods.states import copy_to_cpu
-from dpsweep.trainables.networks.own_models import is_own
+from dpsweep.trainables.networks.own_models import is_own, unended
 from dpsweep.trainables.networks.pretrained.weights import PUBLISHED, checkpoint_of
 
 if TYPE_CHECKING:
@@ -187,10 +187,11 @@ class ClassifierMethod(Method):
         for front in networks_to_try(lambda knob: cls._possible(values, knob)):
             try:
                 model = _network(name, info, seed=0, **front)
-                if is_own(name):
-                    again = _network(name, info, seed=0, **front)
-                    check_own(model, again, name, info)
-                cls._check_gradients(model, name, info)
+                with unended(name):
+                    if is_own(name):
+                        again = _network(name, info, seed=0, **front)
+                        check_own(model, again, name, info)
+                    cls._check_gradients(model, name, info)
             except BadInputError as error:
                 named = [knob.name for knob in MODEL_HYPERPARAMETERS if knob.name != "model.name"]
                 first = error.message.split()[0].rstrip(":")

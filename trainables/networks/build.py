@@ -22,7 +22,7 @@ from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.networks.cnns import CNNS
 from dpsweep.trainables.networks.layers import lay_out, set_training_mode
 from dpsweep.trainables.networks.no_dropout import remove_dropout
-from dpsweep.trainables.networks.own_models import is_own, own_network
+from dpsweep.trainables.networks.own_models import is_own, own_network, unended
 from dpsweep.trainables.networks.pretrained.backbones import published_settings
 from dpsweep.trainables.networks.pretrained.image_front import (
     IMAGENET,
@@ -146,7 +146,8 @@ def build_model(
         remove_dropout(model)
         set_training_mode(model)
         lay_out(model, "cpu")
-        probe(model, name, info)
+        with unended(name):
+            probe(model, name, info)
     return model
 
 

@@ -18,7 +18,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from dpsweep.foundation.errors import ChangedCodeError, ModelError
+from dpsweep.foundation.errors import ChangedCodeError, ModelError, described, is_failure
 from dpsweep.foundation.process.replacing import replaced
 from dpsweep.foundation.registry import did_you_mean
 
@@ -114,7 +114,9 @@ def own_network(name: str, info: DatasetInfo) -> nn.Module:
     try:
         with _apart():
             network = function(input_shape=shape, num_classes=info.num_classes)
-    except (Exception, SystemExit) as error:  # it is the user's code
+    except BaseException as error:  # it is the user's code
+        if not is_failure(error):
+            raise
         is_end = isinstance(error, SystemExit)
         fix = _NO_END if is_end else "make it take these two by name, and build a network for them"
         raise ModelError(f"{call} raised {_line(error)}", fix=fix) from error
@@ -131,6 +133,28 @@ def own_network(name: str, info: DatasetInfo) -> nn.Module:
         )
     _given.update({id(tensor): tensor for tensor in tensors})
     return network
+
+
+@contextlib.contextmanager
+def unended(name: str) -> Iterator[None]:
+    """Run a network in checks; one that ends the program, or panics, is told by kind and place.
+
+    Args:
+        name: Value of ``model.name``.
+    Raises:
+        ModelError: It does. An ``Exception`` of its own passes.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, Exception) or not is_failure(error):
+            raise
+        if isinstance(error, SystemExit):
+            done, fix = "ends the program", "let it raise an error where it cannot go on"
+        else:
+            done, fix = "fails", "correct its forward" if is_own(name) else "use another model"
+        wrong = f"{name} {done} when it is run ({described(error)})"
+        raise ModelError(wrong, fix=fix) from error
 
 
 def _function(name: str) -> Any:
@@ -158,7 +182,9 @@ def _module(name: str) -> ModuleType:
     try:
         with _apart():
             return _as_the_file_is(importlib.import_module(module))
-    except (Exception, SystemExit) as error:  # it is the user's code
+    except BaseException as error:  # it is the user's code
+        if not is_failure(error):
+            raise
         top = module.partition(".")[0]
         fix = f"start dpsweep where {top} lies, not in {place}; or install it as a package"
         if isinstance(error, SystemExit):

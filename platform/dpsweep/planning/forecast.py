@@ -9,6 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from dpsweep.cluster.early import slots_early
+from dpsweep.foundation.errors import is_failure
 from dpsweep.planning.costs.memory import MemoryFigures, memory_figures
 from dpsweep.planning.preflight import Preflight
 from dpsweep.spec.study import SweepSpec
@@ -156,7 +157,9 @@ def estimate(
                 device=spec.resources.of(task.method).device,
                 deadline=deadline,
             )
-        except Exception as error:  # any method may refuse made-up records; a forecast is no need
+        except BaseException as error:  # any method may refuse made-up records; it is no need
+            if not is_failure(error):
+                raise
             reason = f"{task.method} could not be measured: {type(error).__name__}: {error}"
             continue
         measured.append((task, measurement))

@@ -6,6 +6,7 @@ import time
 import pytest
 import torch
 from gpus import GIB, FakeGpu
+from raised import PanicException, raising
 from whole_studies import make_spec
 
 from dpsweep.cli.app import app
@@ -111,6 +112,13 @@ def test_without_a_gpu_nothing_is_measured_and_that_is_said(plan):
     words, _ = plan("--set", "resources.gpu=0.5", "--set", "cluster.num_gpus=1")
     assert "Time and memory are not forecast: dp_sgd could not be measured: " in words
     assert "this machine has no GPU that torch can use" in words
+
+
+@pytest.mark.parametrize("error", [SystemExit(0), PanicException("at 5")])
+def test_a_method_that_ends_the_program_is_not_measured(plan, monkeypatch, error):
+    monkeypatch.setattr(DPSGD, "prepare", raising(error, module="others.nets"))
+    words, _ = plan()
+    assert f"could not be measured: {type(error).__name__}: {error}" in words
 
 
 def measured(checked, seconds=60.0):

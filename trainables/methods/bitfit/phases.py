@@ -26,7 +26,7 @@ from dpsweep.trainables.methods.own_model_checks import (
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.layers import head_layers
 from dpsweep.trainables.networks.low_rank import add_adapters, add_biases, add_lora
-from dpsweep.trainables.networks.own_models import HEAD_FIX, is_own
+from dpsweep.trainables.networks.own_models import HEAD_FIX, is_own, unended
 from dpsweep.trainables.networks.text import is_language_model
 
 _NO_HEAD = "this network does not say which layers are its classifier"
@@ -239,13 +239,15 @@ def _try(
     for phase in phases.in_order:
         engine = phases.make_engine(phase, 1, 1, loss=stand_in_loss)
         if phase == _FULL:
-            (try_engine if is_own(name) else try_forward)(engine, info)
+            with unended(name):
+                (try_engine if is_own(name) else try_forward)(engine, info)
     if phase == _FULL:
         return  # its first gradients may need much memory: that is the trial's
     is_text = name.startswith("text/")
     x = torch.zeros(1, *info.input_shape, dtype=torch.int64 if is_text else torch.float32)
     try:
-        engine.clipped_gradient_sum(x, torch.zeros(1, dtype=torch.int64), np.arange(0), 1.0)
+        with unended(name):
+            engine.clipped_gradient_sum(x, torch.zeros(1, dtype=torch.int64), np.arange(0), 1.0)
     except ModelError as error:
         if not isinstance(error.__cause__, AttributeError):
             raise

@@ -34,7 +34,7 @@ from dpsweep.trainables.methods.own_model_checks import (
 from dpsweep.trainables.methods.sparse.knobs import KINDS, MASKED, WHOLE
 from dpsweep.trainables.networks.build import build_model
 from dpsweep.trainables.networks.layers import head_layers, layer_kinds, own_parameters
-from dpsweep.trainables.networks.own_models import HEAD_FIX, is_own
+from dpsweep.trainables.networks.own_models import HEAD_FIX, is_own, unended
 
 
 class Choice:
@@ -161,9 +161,11 @@ def choice_problems(
                 masks = choose_parameters(network, train, density, scope)
                 if train not in WHOLE:
                     engine = SparseEngine(network, masks, 1, loss=stand_in_loss)
-                    (try_engine if is_own(name) else try_forward)(engine, info)
+                    with unended(name):
+                        (try_engine if is_own(name) else try_forward)(engine, info)
                 else:
-                    check_gradients(network, name, info)
+                    with unended(name):
+                        check_gradients(network, name, info)
             except ModelError as error:
                 key = "sparse.density" if "density" in error.message else "sparse.train"
                 wrong = f"{train} of {name}: {error.message}"

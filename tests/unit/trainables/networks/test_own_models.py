@@ -254,6 +254,35 @@ class Steps(nn.Module):
         return self.factor * self.fc(input=self.norm(self.pair(state, state)))
 
 
+class PanicException(BaseException):
+    pass
+
+
+class Exiting(nn.Module):
+    """Ends the program at its first call, or at the one that ``after`` says."""
+
+    after = 0
+
+    def __init__(self, input_shape, num_classes):
+        super().__init__()
+        self.linear = nn.Linear(64, num_classes)
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        if self.calls > self.after:
+            self.end()
+        return self.linear(x.flatten(1))
+
+    def end(self):
+        raise SystemExit(0)
+
+
+class Panicking(Exiting):
+    def end(self):
+        raise PanicException("at 5")
+
+
 _one = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
 
 
@@ -292,6 +321,16 @@ def problems(
         ("nothing", "model.name", ("returned a NoneType", "torch.nn.Module")),
         ("three", "model.name", ("one logit per class: (2, 3) for 2 records, not (2, 10)",)),
         ("Broken", "model.name", ("fails on 1x8x8 records", "has no attribute 'head'")),
+        (
+            "Exiting",
+            "model.name",
+            ("ends the program when it is run (SystemExit at own_nets.py:", "let"),
+        ),
+        (
+            "Panicking",
+            "model.name",
+            ("fails when it is run (PanicException at own_nets.py:", "correct"),
+        ),
         ("batch_norm", "model.norm", ("has BatchNorm: layer 1", "group")),
         ("Dropping", "model.name", ("draws random numbers", "bernoulli")),
         ("Mixing", "model.name", ("mixes the examples of a batch",)),
@@ -380,6 +419,16 @@ def test_a_file_in_the_place_of_its_module_is_told(
     space = {"model.name": ["own_file.py:net"], "batch.expected": [10]}
     ((_, _, fix),) = DPSGD.preflight(space, INFO)
     assert fix == "write own_file:net, the module's name"
+
+
+@pytest.mark.parametrize("method", [DPSGD, BiTFiT, SparseFinetuning, NonPrivate])
+@pytest.mark.parametrize("after", range(1, 12, 2))
+def test_a_network_that_ends_the_program_later_on_is_told(
+    nets: Path, method: type[ClassifierMethod], after: int
+) -> None:
+    nets.write_text(f"{SOURCE}\nExiting.after = {after}\n")
+    seen = problems(method, "Exiting")
+    assert all("SystemExit" in what or "classifier" in what for _, what, _ in seen)
 
 
 @pytest.mark.usefixtures("nets")
