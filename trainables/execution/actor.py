@@ -210,7 +210,7 @@ class DPTrainable(Trainable):
             note = "\n".join(filter(None, (report.note, self._note)))
             return dataclasses.replace(report, note=note), False
         except BaseException as error:
-            if is_signal(error):
+            if is_signal(error) and not isinstance(error, SystemExit):  # none of ours is here
                 error.args = ()  # words that a trial's own code may have put there
                 raise error from None
             is_ours = is_own(error)

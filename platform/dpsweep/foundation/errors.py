@@ -231,8 +231,8 @@ def is_signal(error: BaseException) -> bool:
     ``Exception``: in a handler of SIGTERM, or where a trial leaves its process. What Ray raises to
     end an actor comes by a call of its own, and never within a trial's step.
     """
-    if isinstance(error, Exception):
-        return False
+    if isinstance(error, Exception) or type(error).__name__ == _PANIC:
+        return False  # Rust has no frames: a panic may seem to be raised where we called it
     is_of_ours = type(error).__module__.partition(".")[0] == _OWN
     is_raised = error.__traceback__ is not None
     is_end = isinstance(error, (KeyboardInterrupt, GeneratorExit))

@@ -55,6 +55,7 @@ class Odd(BaseException):
     ("error", "module", "is_failed", "is_ended"),
     [
         (PanicException("index"), "others.nets", True, False),
+        (PanicException("index"), "dpsweep.trainables.data.sources", True, False),
         (SystemExit(3), "others.nets", True, False),
         (MemoryError(), "dpsweep.study.study", True, False),
         (SystemExit(143), "dpsweep.cli.verbs.machine", False, True),

@@ -223,6 +223,19 @@ def test_a_panic_of_a_trial_s_own_code_is_its_failure(lab, make_actor, monkeypat
     assert "4711" not in json.dumps(result)
 
 
+@pytest.mark.parametrize("error", [PanicException("record 4711"), SystemExit("record 4711")])
+def test_so_is_what_compiled_code_raises_that_ours_has_called(lab, make_actor, monkeypatch, error):
+    """It has no frame of its own, so that it seems to be raised here."""
+    settings = lab.settings()
+    actor = make_actor(settings, lab.task(settings, {"train.max_steps": 20}))
+    actor.step()
+    monkeypatch.setattr(DPSGD, "run", raising(error, module="dpsweep.trainables.methods.nets"))
+    report = actor.step()["report"]
+    assert report["failure"].startswith(f"{type(error).__name__} at ")
+    assert "4711" not in report["failure"]
+    assert report["done"]
+
+
 def test_a_panic_while_a_trial_is_opened_is_its_failure(lab, make_actor, monkeypatch):
     settings = lab.settings()
     actor = make_actor(settings, lab.task(settings, {"train.max_steps": 20}))
