@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dpsweep.foundation.errors import ResourceError
+from dpsweep.foundation.errors import ResourceError, SweepError, described
 from dpsweep.trainables.data.dataset import DatasetInfo
+from dpsweep.trainables.data.raw.reading import unquoted
 from dpsweep.trainables.features.spec import FeatureSpec
 
 if TYPE_CHECKING:
@@ -59,8 +60,19 @@ def compute_block(job: BlockJob) -> int:
 
 
 def compute_rows(job: BlockJob) -> tuple[int, np.ndarray]:
-    """Compute a block's features; return where they go in the file, and the features."""
-    return job.offset, features_of(job.spec, job.info, job.inputs)
+    """Compute a block's features; return where they go in the file, and the features.
+
+    Raises:
+        SweepError: An extractor fails. Of another package's error the kind and the place are told,
+            as its words, which Ray would log where a worker panics, may quote a record.
+    """
+    with unquoted(uncomputed):
+        return job.offset, features_of(job.spec, job.info, job.inputs)
+
+
+def uncomputed(error: BaseException) -> SweepError:
+    """Return the error of an extractor that has failed."""
+    return SweepError(f"features cannot be computed: {described(error)}")
 
 
 def write_rows(path: Path, offset: int, features: np.ndarray) -> int:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from dpsweep.foundation.errors import BadInputError, SweepError, described
+from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.file_paths import FilePath
 from dpsweep.search_spaces.base import SearchSpace
 from dpsweep.search_spaces.draws import bounds_of
@@ -18,7 +18,7 @@ from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import SweepData, is_size_told
 from dpsweep.trainables.data.raw.reading import unquoted
 from dpsweep.trainables.data.source import PARTS
-from dpsweep.trainables.features.blocks import BLOCK_ROWS
+from dpsweep.trainables.features.blocks import BLOCK_ROWS, uncomputed
 from dpsweep.trainables.features.spec import FeatureSpec
 from dpsweep.trainables.features.store import Creation, FeatureStore
 from dpsweep.trainables.hooks import features_of
@@ -203,13 +203,9 @@ def _computed_here(function: Callable[[Any], Any], jobs: Iterable[Any]) -> Itera
         SystemExit: It exits; with its status, and without its words.
     """
     for job in jobs:
-        with unquoted(_uncomputed):
+        with unquoted(uncomputed):
             done = function(job)
         yield done
-
-
-def _uncomputed(error: BaseException) -> SweepError:
-    return SweepError(f"features cannot be computed: {described(error)}")
 
 
 class _Progress:
