@@ -261,7 +261,8 @@ def outputs_of(
         return outputs[: len(x)]
 
     if _FAILS_ALONE.get():
-        _refuse_no_room(asked, torch.zeros(size, *inputs.shape[1:], device=device, dtype=kind))
+        shape = (size, *inputs.shape[1:])
+        _refuse_no_room(lambda: asked(torch.zeros(shape, device=device, dtype=kind)), size)
     for begin in range(0, len(labels), size):
         x = inputs[begin : begin + size].to(device, kind)
         outputs = answers(x)
@@ -275,7 +276,7 @@ def outputs_of(
         yield outputs, labels[begin : begin + size].to(device)
 
 
-def _refuse_no_room(asked: Callable[[torch.Tensor], object], made_up: torch.Tensor) -> None:
+def _refuse_no_room(asked: Callable[[], object], size: int) -> None:
     """Check that there is room for a block, by a made-up one: that tells nothing of any record.
 
     It is asked in front of the records, whatever they are. A lack of memory that only they meet is
@@ -286,12 +287,12 @@ def _refuse_no_room(asked: Callable[[torch.Tensor], object], made_up: torch.Tens
         NoRoomError: There is none.
     """
     try:
-        asked(made_up)
+        asked()
     except BaseException as error:
         if is_signal(error):
             raise
         if lacks_memory(error):
-            block = f"a block of {len(made_up)} made-up records"
+            block = f"a block of {size} made-up records"
             raise NoRoomError(f"{described(error)}, for {block}") from None
 
 

@@ -274,6 +274,23 @@ def test_a_lack_of_memory_is_told_of_a_noisy_score_too(lab, present):
     assert len(trial_spent(settings.ledger, 0).part("validation")) == 2
 
 
+def test_a_block_that_itself_has_no_room_is_told_of(lab, monkeypatch):
+    settings, _ = noisy(lab)
+    task = lab.task(settings, {"train.max_steps": 20}, validation_plan=scores(30.0, 2))
+    trial = lab.open(settings, task)
+    zeros = torch.zeros
+
+    def full(*size, **options):
+        if size and isinstance(size[0], tuple) and size[0][0] == 208:
+            raise MemoryError("no room")
+        return zeros(*size, **options)
+
+    monkeypatch.setattr(torch, "zeros", full)
+    reports = lab.finish(trial)
+    assert [report.metrics for report in reports] == [{}] * 2
+    assert "for a block of 208 made-up records" in reports[-1].unscored
+
+
 def ours(method, model, part):
     return type(method)._score(method, model, part)
 
