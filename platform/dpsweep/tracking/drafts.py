@@ -188,12 +188,18 @@ class Drafts:
     def note_final_run(self, final_run: Sequence[str]) -> None:
         """Note at a launch which run is delivered; what an earlier version called best is not.
 
+        An earlier version did not note which run that is. It is the last one of all, so that the
+        best trial stays the best until another one is last.
+
         Args:
             final_run: Its tag, and the tag's value; empty where any trial may be.
         """
         state = self.state
         state.final_run = list(final_run)
-        if state.final_run and state.best_trial != state.final_trial:
+        if state.final_run and state.best_trial not in (
+            state.final_trial,
+            max(state.states, default=None),
+        ):
             state.best = state.best_trial = None
 
     def note_start(self, trial: int, tags: Mapping[str, str]) -> None:
@@ -201,6 +207,8 @@ class Drafts:
         final_run = self.state.final_run
         if final_run and tags.get(final_run[0]) == final_run[1]:
             self.state.final_trial = trial
+            if self.state.best_trial != trial:
+                self.state.best = self.state.best_trial = None
 
     def log_best(self, event: events.TrialEnded) -> None:
         """Log a finished trial on the study's run, if it is the best so far of what may be.

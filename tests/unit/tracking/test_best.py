@@ -58,17 +58,44 @@ def test_the_final_run_is_the_best_whatever_others_scored(story, case) -> None:
     assert [value for _, value in tracker.runs[None].history("best/value")] == [0.7]
 
 
-def test_the_description_of_an_earlier_version_names_no_probe_any_more(story) -> None:
-    start(story, "probe")
-    run(story, "probe", 0, 0.9, is_final=False)
+def of_an_earlier_version(story, best, trial):
+    """Return the state of a store with the best trial as an earlier version has noted it."""
     tracker = MemoryTracker()
     tracker.handle(story.events)
     state = read_events(tracker._state, []).state
-    state.best, state.best_trial, state.run_ids = 0.9, 0, {0: "abc"}  # as it was written there
+    state.best, state.best_trial, state.run_ids = best, trial, {trial: "abc"}
     state.final_run, state.final_trial = [], None
+    return state
+
+
+def test_the_description_of_an_earlier_version_names_no_probe_any_more(story) -> None:
+    start(story, "probe")
+    run(story, "probe", 0, 0.9, is_final=False)
+    run(story, "probe", 1, 0.6, is_final=False)
+    state = of_an_earlier_version(story, 0.9, 0)
     card = with_links("## Card\n", state)
     assert "Best: [trial-0000]" in card
     start(story, "probe")
     state = read_events(state, story.events).state
     assert (state.best, state.best_trial) == (None, None)
     assert "Best:" not in with_links(card, state)
+
+
+def test_the_final_run_that_an_earlier_version_called_the_best_stays_so(story) -> None:
+    start(story, "probe")
+    run(story, "probe", 0, 0.9, is_final=False)
+    run(story, "probe", 1, 0.7, is_final=True)
+    state = of_an_earlier_version(story, 0.7, 1)
+    start(story, "probe")
+    state = read_events(state, story.events).state
+    assert (state.best, state.best_trial) == (0.7, 1)
+
+
+def test_the_last_probe_is_the_best_of_an_earlier_version_until_the_final_run(story) -> None:
+    start(story, "probe")
+    run(story, "probe", 0, 0.9, is_final=False)
+    state = of_an_earlier_version(story, 0.9, 0)
+    start(story, "probe")
+    run(story, "probe", 1, 0.7, is_final=True)
+    state = read_events(state, story.events).state
+    assert (state.best, state.best_trial) == (0.7, 1)
