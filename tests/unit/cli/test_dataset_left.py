@@ -10,6 +10,7 @@ from whole_studies import make_spec
 from written_studies import COMPOSED, write_study
 
 from dpsweep.cli.app import app
+from dpsweep.foundation.errors import UnreachableError
 from dpsweep.ledgers.dataset import DatasetLedger
 from dpsweep.planning.preflight import preflight
 from dpsweep.spec.study import SweepSpec
@@ -76,6 +77,18 @@ def test_simulate_says_what_is_left(spec, capsys, sets):
     assert (row["dataset_ledger"]["charged_epsilon"], row["dataset_ledger"]["fits"]) == (19, False)
     (line,) = csv.DictReader(io.StringIO(said(capsys, *arguments, "-f", "csv").out))
     assert json.loads(line["dataset_ledger"]) == row["dataset_ledger"]
+
+
+def test_simulate_is_not_lost_for_a_ledger_that_is_away(spec, capsys, monkeypatch):
+    def away(*_):
+        raise UnreachableError("no answer of db:5432", fix="start it")
+
+    monkeypatch.setattr("dpsweep.planning.costs.dataset.read_dataset_ledger", away)
+    arguments = ("simulate", spec, "--policies", "fifo")
+    text = words(said(capsys, *arguments).out)
+    assert "The dataset's ledger cannot be asked now: no answer of db:5432" in text
+    (row,) = json.loads(said(capsys, *arguments, "--json").out)
+    assert "dataset_ledger" not in row
 
 
 def test_simulate_of_a_study_without_a_ledger_says_nothing_of_one(tmp_path, capsys):

@@ -13,7 +13,7 @@ from dpsweep.cli.completion import strategy_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.planning.costs.dataset import DatasetLeft, dataset_left
+from dpsweep.planning.costs.dataset import DatasetLeft, dataset_left, left_or_why
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.strategies import STRATEGIES, Strategy
 from dpsweep.privacy.statement import shown_epsilon
@@ -101,15 +101,15 @@ def _strategy(name: str) -> Strategy:
     return by_name[name]
 
 
-def _left(advice: Advice) -> DatasetLeft | None:
+def _left(advice: Advice) -> DatasetLeft | str | None:
     """Return what the dataset's ledger has left for the choice at the epsilon that was asked."""
     spec = advice.base if advice.is_taken else advice.choice.spec
     if spec.privacy.dataset_ledger is None:
         return None
-    return dataset_left(preflight(spec), advice.epsilon)
+    return left_or_why(lambda: dataset_left(preflight(spec), advice.epsilon))
 
 
-def _record(advice: Advice, command: str, left: DatasetLeft | None) -> dict[str, Any]:
+def _record(advice: Advice, command: str, left: DatasetLeft | str | None) -> dict[str, Any]:
     terms = advice.choice.terms.columns()
     common = ("delta", "privacy_unit", "neighboring_relation", "sampling")
     return {
@@ -125,7 +125,7 @@ def _record(advice: Advice, command: str, left: DatasetLeft | None) -> dict[str,
         "not_possible": [
             {"strategy": strategy.name, "because": reason} for strategy, reason in advice.refused
         ],
-        **({} if left is None else {"dataset_ledger": left.to_dict()}),
+        **({"dataset_ledger": left.to_dict()} if isinstance(left, DatasetLeft) else {}),
     }
 
 

@@ -10,7 +10,7 @@ from dpsweep.cli.base import Name, Root, say
 from dpsweep.cli.best_spec import cost_text, spec_of_trial, spec_text
 from dpsweep.cli.verbs.run import launch
 from dpsweep.foundation.file_paths import FilePath
-from dpsweep.planning.costs.dataset import dataset_left_of
+from dpsweep.planning.costs.dataset import dataset_left_of, left_or_why
 from dpsweep.planning.preflight import preflight
 from dpsweep.results.study import load_sweep
 from dpsweep.spec.study import SweepSpec
@@ -48,7 +48,7 @@ def reproduce(
     if dry_run:
         words = command.removeprefix("dpsweep ")
         print(spec_text(result, result.trial(trial), spec, command=words), end="")
-        if left := dataset_left_of(checked):
+        if left := left_or_why(lambda: dataset_left_of(checked)):
             say(str(left))
         say("nothing is started, and nothing is spent")
         return

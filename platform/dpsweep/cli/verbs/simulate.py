@@ -16,7 +16,7 @@ from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.foundation.words import counted, exact
-from dpsweep.planning.costs.dataset import DatasetLeft, dataset_left_of
+from dpsweep.planning.costs.dataset import DatasetLeft, dataset_left_of, left_or_why
 from dpsweep.planning.simulation.curves import SyntheticCurves, TableCurves, read_curves
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
@@ -97,7 +97,7 @@ def simulate(
     progress.close()
     for outcome in outcomes:
         say(f"{outcome.policy}: {counted(outcome.started, 'trial')} in {outcome.seconds:.1f} s")
-    left = dataset_left_of(checked)
+    left = left_or_why(lambda: dataset_left_of(checked))
     rows = [_simulated_row(outcome, checked, output, scores, left) for outcome in outcomes]
     caption = _simulated_caption(checked, outcomes, scores)
     print_records(rows, output, caption=f"{caption}\n{left}" if left else caption)
@@ -157,7 +157,7 @@ def _simulated_row(
     checked: Preflight,
     output: Format,
     scores: _Scores = _MADE_UP,
-    left: DatasetLeft | None = None,
+    left: DatasetLeft | str | None = None,
 ) -> dict[str, Any]:
     spec, epsilon = checked.spec, outcome.composed_epsilon
     counts = {
@@ -191,7 +191,7 @@ def _simulated_row(
         "regret": outcome.regret,
         "ended_because": outcome.end_reason,
         "seed": spec.seed,
-        **({} if left is None else {"dataset_ledger": left.to_dict()}),
+        **({"dataset_ledger": left.to_dict()} if isinstance(left, DatasetLeft) else {}),
     }
 
 

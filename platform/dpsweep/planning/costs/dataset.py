@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dpsweep.foundation.errors import BadInputError
+from dpsweep.foundation.errors import BadInputError, LedgerError, StorageError
 from dpsweep.ledgers.dataset import check_dataset_budget, read_dataset_ledger
 from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import Preflight
@@ -129,6 +130,20 @@ def dataset_left_of(checked: Preflight) -> DatasetLeft | None:
     except BadInputError:  # a selection that its own cap or its space does not allow
         return dataset_left(checked, None)
     return dataset_left(checked, price)
+
+
+def left_or_why(ask: Callable[[], DatasetLeft | None]) -> DatasetLeft | str | None:
+    """Return what a ledger has left, or in words why it cannot be asked now.
+
+    For what needs no ledger, and must not be lost for one that is away.
+
+    Args:
+        ask: Asks it.
+    """
+    try:
+        return ask()
+    except (StorageError, LedgerError) as error:
+        return f"The dataset's ledger cannot be asked now: {error.message}"
 
 
 def _refusal(checked: Preflight, ledger: str, asked: float | None) -> str | None:
