@@ -137,7 +137,8 @@ def report(
         if all(row["seconds"] is None and row["accounting"] != UNACCOUNTED.name for row in rows):
             say(
                 "no time and no memory: none is kept under a claim, as they tell of batch sizes; "
-                "the journal has when each trial began and ended, for whoever may read it"
+                "the journal has when each trial began and ended, for whoever may read it (days "
+                "alone, where a search is kept secret)"
             )
         for study in studies:
             for line in memory_taken(study.resources, study.trials):
