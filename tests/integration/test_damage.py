@@ -211,7 +211,6 @@ def test_a_damaged_tracking_store_is_named_and_can_be_moved_away(study, how):
     assert (model,) in known
 
 
-@pytest.mark.slow
 def test_two_good_checkpoints_are_kept_and_lost_steps_stay_spent(study):
     root = study[0]
     files = StudyFiles(root / "studies", damages.NAME)

@@ -66,7 +66,6 @@ def check_whole(result):
     return final
 
 
-@pytest.mark.slow
 def test_nothing_but_the_final_run_is_left_of_it(tmp_path):
     root, aside = tmp_path / "visible", tmp_path / "aside"
     root.mkdir()

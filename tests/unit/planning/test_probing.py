@@ -145,7 +145,6 @@ def test_shorter_probes_have_a_plan_of_their_own():
     assert choose_composition(study).epsilon <= 3
 
 
-@pytest.mark.slow
 def test_noisy_scores_are_declared_for_every_run():
     study = checked(data__validation={"visibility": "noisy", "noise_std": 0.05})
     chosen = choose_composition(study)

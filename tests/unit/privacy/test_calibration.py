@@ -69,7 +69,6 @@ def test_the_start_is_within_and_a_thousandth_less_is_not(
     assert epsilon(start * (1 - 1e-3)) > target
 
 
-@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     "shape",
     ["constant", "cosine"]

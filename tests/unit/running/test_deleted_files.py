@@ -29,7 +29,7 @@ def play(tmp_path, monkeypatch, seed, accounting):
     return studies
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(5)
 @pytest.mark.parametrize("seed", range(5))
 def test_no_schedule_of_kills_and_deletions_spends_more_than_is_claimed(
     tmp_path, monkeypatch, seed

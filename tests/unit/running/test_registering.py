@@ -635,7 +635,6 @@ def test_nor_do_two_of_other_machines(result, registered, client, monkeypatch):
     assert {name: int(version) for name, version in aliases.items()} == {"first": 1, "second": 1}
 
 
-@pytest.mark.slow
 def test_of_a_selection_the_winner_alone_is_registered(tmp_path, monkeypatch):
     from mlflow import MlflowClient
 

@@ -382,7 +382,6 @@ def test_another_rate_is_another_study(spec, tmp_path, monkeypatch):
         result_of(spec)
 
 
-@pytest.mark.slow
 def test_no_draw_has_a_final_run_dearer_than_what_was_charged(spec, tmp_path, monkeypatch, seen):
     """The price holds for final runs below the charged bound; a sample of plans may miss some.
 

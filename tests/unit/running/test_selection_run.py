@@ -67,7 +67,6 @@ def test_all_traces_are_gone_before_anything_is_delivered(tmp_path, traces):
     assert traces == {"log_best_model": ([], False), "deliver": ([], False)}
 
 
-@pytest.mark.slow
 def test_the_store_hears_of_a_selection_when_nothing_else_is_left(tmp_path, temporary, monkeypatch):
     """It keeps when it was told something: the start would tell how many trials there were."""
     made, told = [], []

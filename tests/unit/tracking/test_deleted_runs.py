@@ -39,7 +39,6 @@ def add_model(client, run_id: str, folder: Path) -> tuple:
     return model.model_id, version.version
 
 
-@pytest.mark.slow
 def test_models_of_a_deleted_experiment_lose_a_claim_that_is_lost(
     story, open_tracker, state_path, client, tmp_path
 ) -> None:

@@ -149,7 +149,7 @@ def test_gradients_are_near_those_in_float32(
 HOSTILE = [float("nan"), float("inf"), -float("inf"), 3e38, 1e30, 1e19, 1e-19, 1e-30, 1e-45, 0.0]
 
 
-@pytest.mark.slow
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize(("make", "case"), FEW)
 def test_an_example_adds_at_most_the_bound_whatever_its_values(

@@ -184,7 +184,7 @@ ENGINES: dict[str, tuple[Any, ...]] = {
 }  # fmt: skip
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("name", ENGINES)
 def test_a_step_of_dp_sgd(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     method, network, shape, classes, given, engine = ENGINES[name]
