@@ -203,6 +203,7 @@ def test_tables_of_a_gpu_have_places_of_their_own(run, benches, tmp_path, capsys
     assert benches.page.read_text() == PAGE
 
 
+@pytest.mark.slow
 def test_an_interruption_keeps_what_was_whole(benches, tmp_path):
     waits = f"open({str(tmp_path / 'begun')!r}, 'w').close()\nimport time; time.sleep(60)"
     for name, source in (("first", PRINTS), ("second", waits)):

@@ -117,6 +117,7 @@ def write(case, folder):
     (folder / "bad.yaml").write_text(GOOD.replace(old, new))
 
 
+@pytest.mark.slow
 # One whose text says it, one that knows the data, one that asks for the machine, one of timm.
 @pytest.mark.parametrize(
     "case",

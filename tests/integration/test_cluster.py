@@ -87,6 +87,7 @@ def test_a_package_that_the_nodes_do_not_have_is_refused(ray_cluster, tmp_path):
     assert ledgers == []
 
 
+@pytest.mark.slow
 def test_no_cluster_at_the_address(tmp_path):
     spec = {**SPEC, "cluster": {"target": "ray", "address": "127.0.0.1:1"}}
     done = run(spec, tmp_path)

@@ -30,6 +30,7 @@ def base(tmp_path):
     return write
 
 
+@pytest.mark.slow
 def test_a_table_and_five_sentences(base, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     path = base()

@@ -162,6 +162,7 @@ def test_a_signal_lets_the_driver_save(
     assert log(script)[3:] == ending
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("sent", "ending"), [(signal.SIGUSR2, []), (signal.SIGUSR1, ["requeue 77"])]
 )
@@ -183,6 +184,7 @@ def test_a_signal_while_ray_starts_keeps_the_driver_from_starting(
     assert any(line.startswith("run ") for line in log(script))
 
 
+@pytest.mark.slow
 def test_only_a_job_that_was_queued_again_has_begun_by_itself(script: Path) -> None:
     for times in (0, 1):
         start(script, LASTS_S=0, SLURM_RESTART_COUNT=times).communicate(timeout=30)

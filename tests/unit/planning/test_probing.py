@@ -79,6 +79,7 @@ def test_probes_spares_and_final_run_fill_what_is_declared():
     assert not account.fits(final)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("epsilon", "final", "noise"),
     [

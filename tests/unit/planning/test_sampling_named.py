@@ -31,7 +31,7 @@ def made(root, accounting, visibility):
     return raw
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(
     ("accounting", "visibility", "sampling"),
     [

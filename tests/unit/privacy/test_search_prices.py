@@ -318,6 +318,7 @@ def test_a_gaussian_on_a_subset(row):
     assert subset_profile(once, row["rate"])(at)[0] == pytest.approx(row["delta"], rel=1e-8)
 
 
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("row", table(subset=True))
 def test_a_search_on_a_subset_costs_something(row):
     """More than the final run alone, less than the whole search beside it."""

@@ -170,6 +170,7 @@ CAPS = st.sampled_from([None, 0.0, 0.5, 1.5, 2.0])
 DELTAS = st.sampled_from([None, DELTA / 2, DELTA, 1.0])
 
 
+@pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
     trials=trial_lists(),

@@ -100,7 +100,7 @@ def test_a_part_that_is_counted_and_private_has_no_size(monkeypatch):
     ]
 
 
-@pytest.mark.sampled(2)
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "audited"), [("composed", "trial 0"), ("select", "the winner")])
 def test_an_audit_after_the_end_renews_the_card_once_and_the_store_gets_it(
     tmp_path, monkeypatch, name, audited

@@ -6,7 +6,7 @@ from mortal_studies import MortalStudies
 from dpsweep.study.files import StudyFiles
 
 
-@pytest.mark.sampled(4)
+@pytest.mark.sampled(8)
 @pytest.mark.parametrize("accounting", ["composed", "declared", "probe", "public"])
 def test_each_plan_is_written_anew_as_it_was(tmp_path, monkeypatch, accounting):
     studies = MortalStudies(tmp_path, 0, monkeypatch, accounting=accounting)

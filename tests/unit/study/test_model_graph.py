@@ -67,6 +67,7 @@ def test_no_record_is_in_it(graph):
         assert all(value not in archive.read(name) for name in archive.namelist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["export", pytest.param("load", marks=pytest.mark.slow)])
 def test_nobody_else_has_a_place_of_torchs_compiler(graph, tmp_path, monkeypatch, way):
     """Torch makes /tmp/torchinductor_USER, which anybody may have made first, as a file."""

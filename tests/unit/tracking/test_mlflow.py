@@ -424,7 +424,7 @@ def test_a_renamed_experiment_keeps_the_study(
     assert names - {"Default", "unused"} == expected
 
 
-@pytest.mark.sampled(3)
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "since", ["another name is asked for", "and by an earlier version", "the file is a new one"]
 )

@@ -217,6 +217,7 @@ def test_a_token_that_expires_is_told_as_such_in_mid_study(stub, story, tmp_path
         MLflowTracker(server.uri, "digits", tmp_path / "state.json")
 
 
+@pytest.mark.slow
 def test_a_call_does_not_wait_for_a_store_that_is_away(story, tmp_path) -> None:
     journal = tmp_path / "journal.jsonl"
     story.whole()

@@ -560,6 +560,7 @@ def test_a_diverged_run_still_ends(data) -> None:
     assert instance.private_report() is not None
 
 
+@pytest.mark.slow
 def test_the_platform_runs_every_variant(lab, data) -> None:
     """Also the one without a single event, which is a trial of one report."""
     lab.data = data
