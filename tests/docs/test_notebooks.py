@@ -53,6 +53,7 @@ def desk(tmp_path, monkeypatch, ray_cluster):
     return tmp_path
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_the_quick_start_ends_with_a_claim(desk):
     names, shown = run_cells(BY_NAME["quick_start"])

@@ -231,6 +231,7 @@ def test_two_good_checkpoints_are_kept_and_lost_steps_stay_spent(study):
     assert (view.state.value, view.step) == ("finished", 40 - (before - kept))
 
 
+@pytest.mark.slow
 def test_a_study_that_an_earlier_version_wrote_goes_on(study):
     """Without checksums in its JSON files, a previous checkpoint, or names in its data hash."""
     root = study[0]

@@ -62,6 +62,7 @@ def finished(tmp_path_factory, ray_cluster):
     return root, run_sweep(study(root, "both", "composed"))
 
 
+@pytest.mark.slow
 def test_both_methods_finish_within_cap_and_budget(finished):
     _root, result = finished
     assert [trial.state for trial in result.results] == [TrialState.FINISHED] * 2
@@ -83,6 +84,7 @@ def test_the_ledger_holds_the_noisy_statistics_before_the_steps(finished):
     assert run.event == Gaussian(20.0)
 
 
+@pytest.mark.slow
 def test_the_same_features_are_never_computed_again(finished):
     root, _ = finished
     store = root / "studies" / ".features"

@@ -337,6 +337,7 @@ def test_studies_on_one_dataset_add_up(tmp_path, ray_cluster, monkeypatch):
         run_sweep(spec("one"))
 
 
+@pytest.mark.slow
 def test_two_objectives_give_a_pareto_front(tmp_path, ray_cluster):
     from dpsweep.sweep import run_sweep
 
@@ -389,6 +390,7 @@ def test_samplers_by_name(tmp_path, ray_cluster, sampler):
     assert len({t.config["optim.lr"] for t in result.results}) == 4
 
 
+@pytest.mark.slow
 def test_max_time_starts_no_further_trial(tmp_path, ray_cluster):
     from dpsweep.sweep import run_sweep
 

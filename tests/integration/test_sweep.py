@@ -95,6 +95,7 @@ def test_mlflow_has_one_parent_and_clean_children(finished):
     assert all(check_loggable(key).visibility != "private" for key in keys)
 
 
+@pytest.mark.slow
 def test_best_model_loads_in_a_fresh_process(finished):
     root, result = finished
     best = result.best()

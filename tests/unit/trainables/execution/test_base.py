@@ -586,6 +586,7 @@ class PauseOnce(FIFOScheduler):
         return TrialScheduler.PAUSE
 
 
+@pytest.mark.slow
 @pytest.mark.ray
 def test_tune_pauses_and_continues_trials_on_reused_actors(ray_cluster, lab):
     settings = lab.settings()
