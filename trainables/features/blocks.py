@@ -62,16 +62,18 @@ def compute_block(job: BlockJob) -> int:
 def compute_rows(job: BlockJob) -> tuple[int, np.ndarray]:
     """Compute a block's features; return where they go in the file, and the features.
 
+    An extractor of another package may warn of a single record, which is not heard.
+
     Raises:
-        SweepError: An extractor fails. Of another package's error the kind and the place are told,
-            as its words, which Ray would log where a worker panics, may quote a record.
+        SweepError: It fails. Of another package's error the kind and the place are told, as its
+            words, which Ray would log where a worker panics, may quote a record.
+        SystemExit: It exits; with its status, and without its words.
     """
-    with unquoted(uncomputed):
+    with unquoted(_uncomputed):
         return job.offset, features_of(job.spec, job.info, job.inputs)
 
 
-def uncomputed(error: BaseException) -> SweepError:
-    """Return the error of an extractor that has failed."""
+def _uncomputed(error: BaseException) -> SweepError:
     return SweepError(f"features cannot be computed: {described(error)}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import time
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dpsweep.foundation.errors import BadInputError
@@ -16,9 +16,8 @@ from dpsweep.spec.space.hyperparameters import resolve
 from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables.data.dataset import SweepData, is_size_told
-from dpsweep.trainables.data.raw.reading import unquoted
 from dpsweep.trainables.data.source import PARTS
-from dpsweep.trainables.features.blocks import BLOCK_ROWS, uncomputed
+from dpsweep.trainables.features.blocks import BLOCK_ROWS
 from dpsweep.trainables.features.spec import FeatureSpec
 from dpsweep.trainables.features.store import Creation, FeatureStore
 from dpsweep.trainables.hooks import features_of
@@ -189,23 +188,8 @@ def _filling(
     creation: Creation, store: FeatureStore, target: ClusterTarget, is_small: bool
 ) -> Generator[int, None, None]:
     if is_small:
-        return creation.fill(_computed_here)
+        return creation.fill()
     return creation.fill(target.map, is_shared=store.bucket is None)
-
-
-def _computed_here(function: Callable[[Any], Any], jobs: Iterable[Any]) -> Iterator[Any]:
-    """Call a function on every job in this process, as ``ClusterTarget.map`` does in others.
-
-    An extractor of another package may warn of a single record, which is not heard.
-
-    Raises:
-        SweepError: A call failed. Of another package's error the kind and the place are told.
-        SystemExit: It exits; with its status, and without its words.
-    """
-    for job in jobs:
-        with unquoted(uncomputed):
-            done = function(job)
-        yield done
 
 
 class _Progress:

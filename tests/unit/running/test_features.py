@@ -6,14 +6,11 @@ import itertools
 import json
 import math
 import os
-import sys
 import time
-import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -45,7 +42,6 @@ from dpsweep.study.study import Observer
 from dpsweep.study.trial import TrialTask
 from dpsweep.trainables import TRAINABLES
 from dpsweep.trainables.data.dataset import SweepData
-from dpsweep.trainables.features.blocks import write_rows
 from dpsweep.trainables.features.spec import FeatureSpec
 from dpsweep.trainables.features.store import FeatureStore
 
@@ -515,51 +511,3 @@ def test_a_cluster_maps_jobs_and_stops_at_an_error(ray_cluster: Any, tmp_path: P
         assert caught_of_other.value.__suppress_context__
         with pytest.raises(ResourceError, match="no node can run"):
             next(target.map(_square, jobs(1), num_cpus=1000))
-
-
-def _warning(job: int) -> int:
-    warnings.warn(f"record {job}", stacklevel=1)
-    if job > 100:
-        raise ValueError(f"record {job}")
-    if job < 0:
-        raise ResourceError("no room")
-    if job == 50:
-        raise PanicException(f"index out of range: {job}")
-    if job == 51:
-        sys.exit(f"record {job} is damaged")
-    return job + 1
-
-
-class PanicException(BaseException):
-    """As Rust's panics look like in Python (pyo3)."""
-
-
-def test_features_of_few_records_tell_none_of_them(recwarn: pytest.WarningsRecorder) -> None:
-    """They are computed in the driver, perhaps by an extractor of another package."""
-    kept: list[Any] = []
-    creation = SimpleNamespace(fill=lambda *how: kept.extend(how) or iter(()))
-    list(features._filling(cast("Any", creation), cast("Any", None), cast("Any", None), True))
-    (computed,) = kept
-    assert list(computed(_warning, [1, 2])) == [2, 3]
-    with pytest.raises(SweepError, match=r"^features cannot be computed: ValueError at") as caught:
-        list(computed(_warning, [101]))
-    assert "101" not in str(caught.value)
-    assert caught.value.__suppress_context__
-    with pytest.raises(SweepError, match=r"computed: PanicException at \S+$"):
-        list(computed(_warning, [50]))
-    with pytest.raises(SystemExit) as ended:
-        list(computed(_warning, [51]))
-    assert ended.value.code == 1
-    with pytest.raises(SweepError, match=r"^features cannot be computed: ResourceError at"):
-        list(computed(_warning, [-1]))  # of another package, too
-    assert recwarn.list == []
-
-
-def test_what_is_ours_keeps_its_words_where_features_of_few_records_are_computed(
-    tmp_path: Path,
-) -> None:
-    def fails(job: int) -> int:
-        return write_rows(tmp_path / "none", 0, np.zeros((1, 1), np.float32))
-
-    with pytest.raises(ResourceError, match="features cannot be written"):
-        list(features._computed_here(fails, [1]))

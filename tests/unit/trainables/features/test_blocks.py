@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -10,10 +12,10 @@ import numpy as np
 import pytest
 from raised import PanicException, raising
 
-from dpsweep.foundation.errors import SweepError
+from dpsweep.foundation.errors import ResourceError, SweepError
 from dpsweep.trainables.data.dataset import DatasetInfo
 from dpsweep.trainables.features import blocks
-from dpsweep.trainables.features.blocks import compute_block, features_of
+from dpsweep.trainables.features.blocks import compute_block, compute_rows, features_of
 from dpsweep.trainables.features.choice import FEATURE_HYPERPARAMETERS, feature_spec
 
 
@@ -44,4 +46,49 @@ def test_an_extractor_that_fails_says_nothing_of_a_record(
     monkeypatch.setattr(blocks, "features_of", raising(kind("record 4711"), module="others.nets"))
     job = SimpleNamespace(path=tmp_path, offset=0, spec=None, info=None, inputs=None)
     with pytest.raises(SweepError, match=rf"^features cannot be computed: {kind.__name__} at nets"):
+        compute_block(cast("Any", job))
+
+
+def _warning(_spec: object, _info: object, job: int) -> int:
+    warnings.warn(f"record {job}", stacklevel=1)
+    if job > 100:
+        raise ValueError(f"record {job}")
+    if job < 0:
+        raise ResourceError("no room")
+    if job == 50:
+        raise PanicException(f"index out of range: {job}")
+    if job == 51:
+        sys.exit(f"record {job} is damaged")
+    return job + 1
+
+
+def test_features_tell_nothing_of_a_record(
+    recwarn: pytest.WarningsRecorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of few records are computed in the driver, perhaps by another package's extractor."""
+    monkeypatch.setattr(blocks, "features_of", _warning)
+
+    def computed(jobs: list[int]) -> list[Any]:
+        made = (SimpleNamespace(offset=0, spec=None, info=None, inputs=job) for job in jobs)
+        return [features for _, features in map(compute_rows, cast("Any", made))]
+
+    assert computed([1, 2]) == [2, 3]
+    with pytest.raises(SweepError, match=r"^features cannot be computed: ValueError at") as caught:
+        computed([101])
+    assert "101" not in str(caught.value)
+    assert caught.value.__suppress_context__
+    with pytest.raises(SweepError, match=r"computed: PanicException at \S+$"):
+        computed([50])
+    with pytest.raises(SystemExit) as ended:
+        computed([51])
+    assert ended.value.code == 1
+    with pytest.raises(SweepError, match=r"^features cannot be computed: ResourceError at"):
+        computed([-1])  # of another package, too
+    assert recwarn.list == []
+
+
+def test_what_is_ours_keeps_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "features_of", lambda *_: np.zeros((1, 1), np.float32))
+    job = SimpleNamespace(path=tmp_path / "none", offset=0, spec=None, info=None, inputs=None)
+    with pytest.raises(ResourceError, match="features cannot be written"):
         compute_block(cast("Any", job))
