@@ -310,13 +310,23 @@ class Preflight:
         Raises:
             DatasetBudgetError: It does not.
         """
+        if self.spec.privacy.dataset_ledger is not None and is_new(self.spec):
+            self.check_dataset_price(self.declared_epsilon(selection))
+
+    def check_dataset_price(self, epsilon: float) -> None:
+        """Refuse a new study of this price that the dataset's ledger does not allow, if it has one.
+
+        Raises:
+            DatasetBudgetError: It does not fit.
+            BadInputError: The ledger is about other records, or has other caps.
+        """
         privacy = self.spec.privacy
-        if privacy.dataset_ledger is not None and is_new(self.spec):
+        if privacy.dataset_ledger is not None:
             check_dataset_budget(
                 privacy.dataset_ledger,
                 dataset=self.dataset_name,
                 parts=self.dataset_parts,
-                epsilon=self.declared_epsilon(selection),
+                epsilon=epsilon,
                 delta=privacy.delta,
                 cap_epsilon=privacy.dataset_epsilon,
                 cap_delta=privacy.dataset_delta,

@@ -13,7 +13,12 @@ from dpsweep.cli.completion import strategy_names
 from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
-from dpsweep.planning.costs.dataset import DatasetLeft, dataset_left, left_or_why
+from dpsweep.planning.costs.dataset import (
+    DatasetLeft,
+    dataset_left,
+    ledger_columns,
+    left_or_why,
+)
 from dpsweep.planning.preflight import preflight
 from dpsweep.planning.strategies import STRATEGIES, Strategy
 from dpsweep.privacy.statement import shown_epsilon
@@ -125,7 +130,7 @@ def _record(advice: Advice, command: str, left: DatasetLeft | str | None) -> dic
         "not_possible": [
             {"strategy": strategy.name, "because": reason} for strategy, reason in advice.refused
         ],
-        **({"dataset_ledger": left.to_dict()} if isinstance(left, DatasetLeft) else {}),
+        **ledger_columns(left),
     }
 
 

@@ -16,7 +16,12 @@ from dpsweep.cli.output import Format, print_records
 from dpsweep.foundation.errors import BadInputError
 from dpsweep.foundation.registry import did_you_mean
 from dpsweep.foundation.words import counted, exact
-from dpsweep.planning.costs.dataset import DatasetLeft, dataset_left_of, left_or_why
+from dpsweep.planning.costs.dataset import (
+    DatasetLeft,
+    dataset_left_of,
+    ledger_columns,
+    left_or_why,
+)
 from dpsweep.planning.simulation.curves import SyntheticCurves, TableCurves, read_curves
 from dpsweep.privacy.statement import shown_epsilon
 from dpsweep.privacy.terms import shown_delta
@@ -191,7 +196,7 @@ def _simulated_row(
         "regret": outcome.regret,
         "ended_because": outcome.end_reason,
         "seed": spec.seed,
-        **({"dataset_ledger": left.to_dict()} if isinstance(left, DatasetLeft) else {}),
+        **ledger_columns(left),
     }
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dpsweep.foundation.errors import BadInputError, LedgerError, StorageError
-from dpsweep.ledgers.dataset import check_dataset_budget, read_dataset_ledger
+from dpsweep.ledgers.dataset import read_dataset_ledger
 from dpsweep.planning.costs.selection import choose_selection
 from dpsweep.planning.preflight import Preflight
 from dpsweep.privacy.statement import shown_epsilon
@@ -113,7 +113,7 @@ def dataset_left(checked: Preflight, study_epsilon: float | None) -> DatasetLeft
         asked_delta=privacy.delta,
         is_charged=is_charged,
         broken=account.broken,
-        refused=None if is_charged else _refusal(checked, privacy.dataset_ledger, asked),
+        refused=None if is_charged else _refusal(checked, asked),
     )
 
 
@@ -146,19 +146,15 @@ def left_or_why(ask: Callable[[], DatasetLeft | None]) -> DatasetLeft | str | No
         return f"The dataset's ledger cannot be asked now: {error.message}"
 
 
-def _refusal(checked: Preflight, ledger: str, asked: float | None) -> str | None:
+def ledger_columns(left: DatasetLeft | str | None) -> dict[str, Any]:
+    """Return what is left as a column of a record; none of a ledger that there is not, or away."""
+    return {"dataset_ledger": left.to_dict()} if isinstance(left, DatasetLeft) else {}
+
+
+def _refusal(checked: Preflight, asked: float | None) -> str | None:
     """Return why the charge of a new study would be refused; None if it would not."""
-    privacy = checked.spec.privacy
     try:
-        check_dataset_budget(
-            ledger,
-            dataset=checked.dataset_name,
-            parts=checked.dataset_parts,
-            epsilon=asked or 0.0,  # records and caps are asked about without a price, too
-            delta=privacy.delta,
-            cap_epsilon=privacy.dataset_epsilon,
-            cap_delta=privacy.dataset_delta,
-        )
+        checked.check_dataset_price(asked or 0.0)  # records and caps are asked about anyway
     except BadInputError as error:
         return error.message
     return None
