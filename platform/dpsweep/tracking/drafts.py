@@ -196,10 +196,8 @@ class Drafts:
         """
         state = self.state
         state.final_run = list(final_run)
-        if state.final_run and state.best_trial not in (
-            state.final_trial,
-            max(state.states, default=None),
-        ):
+        last = max(state.states, default=None)
+        if state.final_run and state.best_trial not in (state.final_trial, last):
             state.best = state.best_trial = None
 
     def note_start(self, trial: int, tags: Mapping[str, str]) -> None:
